@@ -1,0 +1,1 @@
+"""Task to recorded attempt: plays conversations, runs graders, aggregates; the Celery app."""
