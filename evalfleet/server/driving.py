@@ -1,0 +1,91 @@
+"""What does the server ask of whatever runs an agent, and how does that report back?
+
+A *driver* plays one turn: it gets a `Turn`, tells what the agent does through a `Sink` in the order it happens, and
+says with `Ended` how it went. The drivers that ship live in `evalfleet.server.drivers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One run, as an agent needs to see it.
+
+    `turn` counts from 0 inside the chat. `message` is the text of the user's parts joined by a line feed (a `json` part
+    is compact JSON, a `file` part its URL). `history` holds the earlier turns of the chat, oldest first, as
+    (role, text) with role `user` or `assistant`. `metadata` is the run's own; `raw_input` the `input` as posted.
+    """
+
+    run_id: str
+    chat_id: str
+    turn: int
+    message: str
+    history: tuple[tuple[str, str], ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    raw_input: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run failed, as the wire shows it."""
+
+    code: str
+    message: str
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the agent's turn went; `failure` is None when it went well (with or without an answer, S21)."""
+
+    failure: Failure | None = None
+
+
+class Sink(Protocol):
+    """How a driver reports. Each call is awaited and returns when the report is in order (back-pressure)."""
+
+    async def tool_call(self, call_id: str, name: str, args: Any) -> None:
+        """The agent calls a tool: an assistant message with a `tool_call` part."""
+        ...
+
+    async def tool_result(self, call_id: str, output: Any) -> None:
+        """What that tool answered: a message of role `tool`."""
+        ...
+
+    async def hook(self, hook: str, decision: str, source: str | None = None, duration_ms: float | None = None) -> None:
+        """A hook of the agent was asked and decided: `hook.called` in the journal."""
+        ...
+
+    async def usage(
+        self,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cache_read_tokens: int = 0,
+        cache_write_tokens: int = 0,
+        amount: Decimal | str | int | None = None,
+        currency: str | None = None,
+    ) -> None:
+        """What the turn has used since the last such report; reports add up. `amount` is money, exact."""
+        ...
+
+    async def answer(self, value: Any) -> None:
+        """The agent's answer (text or JSON); a later one takes the earlier one's place as the final message."""
+        ...
+
+
+class Driver(Protocol):
+    """Runs the agent of one harness."""
+
+    async def run(self, turn: Turn, sink: Sink) -> Ended:
+        """Play one turn. On cancellation it ends the agent (5 s to leave, then for good) before it re-raises."""
+        ...
+
+    async def aclose(self) -> None:
+        """End everything that is still going."""
+        ...
