@@ -87,5 +87,5 @@ class Driver(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """End everything that is still going."""
+        """End everything that is still going, at once: what still runs is killed. Returns within a second."""
         ...
