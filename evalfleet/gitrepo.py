@@ -19,11 +19,27 @@ from evalfleet.errors import UnfitHost, UsageError
 
 TIMEOUT = 60.0
 # `git rev-parse --local-env-vars`, less the ones that only carry configuration: set in a hook, they name a repository.
-_ELSEWHERE = (
-    "GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_COMMON_DIR "
-    "GIT_NAMESPACE GIT_PREFIX GIT_IMPLICIT_WORK_TREE GIT_GRAFT_FILE GIT_SHALLOW_FILE GIT_NO_REPLACE_OBJECTS "
-    "GIT_REPLACE_REF_BASE GIT_INTERNAL_SUPER_PREFIX GIT_EXTERNAL_DIFF GIT_TRACE GIT_PAGER"
-).split()
+_ELSEWHERE = frozenset(
+    {
+        "GIT_DIR",
+        "GIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_NAMESPACE",
+        "GIT_PREFIX",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_GRAFT_FILE",
+        "GIT_SHALLOW_FILE",
+        "GIT_NO_REPLACE_OBJECTS",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_INTERNAL_SUPER_PREFIX",
+        "GIT_EXTERNAL_DIFF",
+        "GIT_TRACE",
+        "GIT_PAGER",
+    }
+)
 _FLAGS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "core.quotePath=false")
 
 
@@ -76,7 +92,7 @@ class GitRepo:
 
 
 def open_repo(root: Path) -> GitRepo | None:
-    """The repository around `root`; None without git on PATH or without a repository. UsageError when git refuses it."""
+    """The repository around `root`; None without git on PATH or without a repository. UsageError if git refuses it."""
     if shutil.which("git") is None:
         return None
     done = _run(root, "rev-parse", "--is-inside-work-tree")

@@ -11,36 +11,31 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from evalfleet.errors import ConfigError, UsageError
 from evalfleet.gitrepo import GitRepo, open_repo
+from evalfleet.globs import glob_pattern
 from evalfleet.treeconfig import CONFIG_FILE, CommandHarness, TreeConfig
 
+# fmt: off
 # What an untracked file must end with to count as the harness's source. Data endings (.json, .txt, .csv) are not here:
 # an agent writes such files while it runs, and its commit must not move under it.
-SOURCE_ENDINGS = frozenset(
-    ".bash .c .cc .cfg .cjs .clj .cpp .cs .cts .cxx .dart .erl .ex .exs .fish .fs .go .gotmpl .gradle .groovy .h .hbs .hpp .hs "
-    ".ini .j2 .java .jinja .jinja2 .jl .js .jsx .kt .kts .liquid .lua .m .md .mdx .mjs .ml .mts .mustache .nim .php .pl .pm "
-    ".prompt .ps1 .py .pyi .pyx .r .rb .rs .scala .sh .sql .swift .tmpl .toml .ts .tsx .vue .yaml .yml .zig .zsh".split()
-)
-NEVER_FOLDERS = frozenset(
-    (
-        ".evalfleet",
-        ".git",
-        ".hg",
-        ".svn",
-        ".venv",
-        "venv",
-        "node_modules",
-        "__pycache__",
-        ".mypy_cache",
-        ".pytest_cache",
-    )
-    + (".ruff_cache", ".tox", ".nox", ".hypothesis")
-)
+SOURCE_ENDINGS = frozenset({
+    ".bash", ".c", ".cc", ".cfg", ".cjs", ".clj", ".cpp", ".cs", ".cts", ".cxx", ".dart", ".erl", ".ex", ".exs",
+    ".fish", ".fs", ".go", ".gotmpl", ".gradle", ".groovy", ".h", ".hbs", ".hpp", ".hs", ".ini", ".j2", ".java",
+    ".jinja", ".jinja2", ".jl", ".js", ".jsx", ".kt", ".kts", ".liquid", ".lua", ".m", ".md", ".mdx", ".mjs", ".ml",
+    ".mts", ".mustache", ".nim", ".php", ".pl", ".pm", ".prompt", ".ps1", ".py", ".pyi", ".pyx", ".r", ".rb", ".rs",
+    ".scala", ".sh", ".split", ".sql", ".swift", ".tmpl", ".toml", ".ts", ".tsx", ".vue", ".yaml", ".yml", ".zig",
+    ".zsh",
+})
+NEVER_FOLDERS = frozenset({
+    ".evalfleet", ".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache",
+    ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".hypothesis",
+})
+# fmt: on
 _NEVER_NAMES = re.compile(
     r".*\.(log|log\.\d+|pid|sock|pyc|pyo|db|db3|sqlite|sqlite3|rdb|aof|(db|sqlite|sqlite3)-(wal|shm|journal))\Z|\.DS_Store\Z",
     re.IGNORECASE,
@@ -64,7 +59,7 @@ class TreeVersion:
 
 
 def harness_files(config: TreeConfig) -> list[str]:
-    """Paths from the tree's root, sorted. ConfigError for a glob that finds nothing, UsageError for what git refuses."""
+    """Paths from the tree's root, sorted. ConfigError: a glob that finds nothing. UsageError: what git refuses."""
     return _select(config, open_repo(config.root))
 
 
@@ -93,10 +88,8 @@ def read_tree_version(config: TreeConfig) -> TreeVersion:
     digests = {path: changed.get(path) or _file_digest(config.root, path) for path in files}
     first = min(changed)
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-    if first in at_head:
-        verb = "differs from" if changed[first] else "is gone since"
-    else:
-        verb = "is not in"
+    gone = first in at_head and not changed[first]
+    verb = "is gone since" if gone else "differs from" if first in at_head else "is not in"
     reason = f"{first}{more} {'differ from' if more else verb} git HEAD {repo.head[:12]}"
     return TreeVersion(_tree_digest(digests), repo.head, reason, tuple(files), changed)
 
@@ -160,7 +153,7 @@ def _wanted(config: TreeConfig) -> _Wanted:
 
 def _is_source(path: str) -> bool:
     name = PurePosixPath(path).name
-    return os.path.splitext(name)[1].lower() in SOURCE_ENDINGS or name in (
+    return PurePosixPath(name).suffix.lower() in SOURCE_ENDINGS or name in (
         "Dockerfile",
         "Makefile",
         "Gemfile",
@@ -259,44 +252,3 @@ def _tree_digest(digests: Mapping[str, str]) -> str:
         name = os.fsencode(path)
         summed.update(b"%s %d " % (digest.encode("ascii"), len(name)) + name + b"\n")
     return summed.hexdigest()[:40]
-
-
-def glob_pattern(glob: str) -> re.Pattern[str]:
-    """A path glob: `*` and `?` within one folder, `**` over any number of them, `[abc]`; a folder's name takes all below.
-
-    `agents/**` and `agents` are the same; matching is case-sensitive.
-    """
-    parts = [part for part in glob.rstrip("/").split("/") if part not in ("", ".")]
-    pattern = ""
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
-        if part == "**":
-            pattern += ".*" if last else "(?:[^/]+/)*"
-        else:
-            pattern += _segment(part) + ("" if last else "/")
-    return re.compile(rf"(?s:{pattern})(?:/.*)?\Z", re.DOTALL)
-
-
-def _segment(part: str) -> str:
-    out, at = "", 0
-    while at < len(part):
-        character = part[at]
-        at += 1
-        if character == "*":
-            out += "[^/]*"
-        elif character == "?":
-            out += "[^/]"
-        elif character == "[" and (end := part.find("]", at + 1)) > 0:
-            inside = part[at:end].replace("\\", "\\\\").replace("[", "\\[")
-            out += "[" + ("^" + inside[1:] if inside.startswith("!") else inside.replace("^", "\\^", 1)) + "]"
-            at = end + 1
-        else:
-            out += re.escape(character)
-    return out
-
-
-def files_of(paths: Iterable[str]) -> str:
-    """A list of paths for a sentence: the first three, and how many more."""
-    listed = sorted(paths)
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return ", ".join(listed[:3]) + more

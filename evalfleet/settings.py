@@ -48,7 +48,7 @@ _BROKER_SCHEMES = {
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One Redis or Valkey, as each library wants it addressed. The password is in none of its texts but the two URLs."""
+    """One Redis or Valkey, as each library wants it addressed. A password is in the two URLs only."""
 
     redis_url: str = field(repr=False)
     celery_url: str = field(repr=False)

@@ -129,7 +129,10 @@ class Fields:
     def _unknown(self, key: str, known: list[str]) -> str:
         instead = _SECRET_KEYS.get(key.lower())
         if instead in known:
-            return f"{key!r} does not belong here: secrets are never in the file; write {instead} with the name of an environment variable"
+            return (
+                f"{key!r} does not belong here: secrets are never in the file; write {instead} with the name of an "
+                "environment variable"
+            )
         what = "table" if isinstance(self.values[key], Mapping) and not self.path else "key"
         keys = ", ".join(known)
         return f"unknown {what} {key!r} in {self.name}{near(key, known)}; known: {keys}"

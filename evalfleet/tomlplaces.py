@@ -1,7 +1,7 @@
 """Where in a TOML file does each key stand?
 
-`tomllib` gives values without places, and a refused key is of use only with its line. So the text is read twice: once by
-`tomllib`, which decides what is valid TOML, and once by the scanner here, which walks text that is known to be valid
+`tomllib` gives values without places, and a refused key is of use only with its line. So the text is read twice: once
+by `tomllib`, which decides what is valid TOML, and once by the scanner here, which walks text that is known to be valid
 and notes line and column (both from 1, in code points) of each key and array element.
 """
 

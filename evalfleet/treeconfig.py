@@ -245,7 +245,7 @@ def _command(fields: Fields | None) -> CommandHarness | None:
         elif looks_like_secret(value):
             fields.problem(
                 ("env", name),
-                f"the value of {name} looks like a secret: leave it out here and set {name} in the environment, which agents inherit",
+                f"the value of {name} looks like a secret: set {name} in the environment, which agents inherit",
             )
     cwd = fields.choice("cwd", ("tree", "scratch"), "tree")
     return CommandHarness(argv=argv, env=env, cwd="scratch" if cwd == "scratch" else "tree")
