@@ -1,0 +1,181 @@
+"""How is an evaluation's evidence written as it comes in, and read back, years later and by a stranger?
+
+The format is described in `docs/artifact.md`. An artifact is a folder of a results store:
+
+    suite.json           the plan: what was asked
+    graders.tar          the grader bundle that was used, if any
+    trials/000001.jsonl  immutable segments of attempt lines, each created exclusively and synced (I4)
+    trials.jsonl         the segments merged, one line for each attempt in the plan's order
+    summary.json         the verdicts as they stood at the end
+
+What a line is, and which one counts: `evalfleet.evidence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from evalfleet.errors import StorageError, UsageError
+from evalfleet.evidence import (
+    MERGED,
+    AttemptKey,
+    AttemptsIndex,
+    Damage,
+    IndexEntry,
+    append_segment,
+    attempts_index,
+    encode_document,
+    read_segments,
+)
+from evalfleet.plan import Plan
+from evalfleet.results import ARTIFACT_NAME, FolderResults, ResultsStore, results_store
+
+__all__ = [
+    "AttemptKey",
+    "AttemptsIndex",
+    "Damage",
+    "FolderResults",
+    "IndexEntry",
+    "Result",
+    "ResultsStore",
+    "append_segment",
+    "artifact_name",
+    "attempts_index",
+    "find",
+    "finish",
+    "list_results",
+    "newest",
+    "open_artifact",
+    "open_result",
+    "read_plan",
+    "read_segments",
+    "results_store",
+    "write_plan",
+]
+
+
+def artifact_name(at: datetime, submission: str) -> str:
+    """`<UTC time>-<8 characters of the submission's id>`: sorts by time, and can be matched with the id by eye."""
+    return f"{at.astimezone(UTC):%Y%m%dT%H%M%SZ}-{submission.rpartition('_')[2][:8].lower()}"
+
+
+def write_plan(store: ResultsStore, plan: Plan) -> None:
+    """Make the artifact's folder and put the plan there, before the first task. Idempotent for an equal plan."""
+    store.create(plan.artifact)
+    data = plan.dumps()
+    path = f"{plan.artifact}/suite.json"
+    if not store.write_bytes_exclusive(path, data) and store.read_bytes(path) != data:
+        raise StorageError(f"{store.shown(path)} holds another plan: move that folder away and start again")
+
+
+def read_plan(store: ResultsStore, artifact: str) -> Plan:
+    """The plan of an artifact. StorageError says what is wrong with `suite.json`."""
+    path = f"{artifact}/suite.json"
+    try:
+        return Plan.loads(store.read_bytes(path))
+    except ValueError as problem:
+        raise StorageError(f"{store.shown(path)}: {problem}") from problem
+
+
+def finish(store: ResultsStore, artifact: str, summary: Mapping[str, Any]) -> None:
+    """Merge the segments into `trials.jsonl` and write `summary.json`. Idempotent; equal evidence gives equal bytes.
+
+    The segments stay: they are the evidence, and a resume adds to them.
+    """
+    plan = read_plan(store, artifact)
+    index = AttemptsIndex(store, artifact)
+    index.refresh()
+    store.write_bytes(f"{artifact}/{MERGED}", index.merged(plan_order(plan)))
+    store.write_bytes(f"{artifact}/summary.json", encode_document(summary))
+    store.sweep(artifact)
+    store.sweep(f"{artifact}/trials")
+
+
+def plan_order(plan: Plan) -> list[AttemptKey]:
+    """All that can have a line, by case, scenario and trial as the plan has them, context included."""
+    return [
+        (case.name, planned.scenario.id, trial)
+        for case in plan.cases
+        for planned in case.scenarios
+        for trial in range(max(case.trials, planned.scenario.trials))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An artifact opened for reading. `place` is what a person opens; `damage` what could not be read of it."""
+
+    plan: Plan
+    index: AttemptsIndex
+    place: str
+    damage: tuple[Damage, ...]
+    summary: Mapping[str, Any] | None
+    """`summary.json` as it was written at the end, if it was."""
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """One line for each attempt that has one, and the context lines; streamed."""
+        return self.index.lines()
+
+    def line(self, case: str, scenario: str, trial: int) -> dict[str, Any] | None:
+        """One attempt's line, or the context's where it was played as that."""
+        key = (case, scenario, trial)
+        entry = self.index.entries.get(key) or self.index.context.get(key)
+        return None if entry is None else self.index.line(entry)
+
+
+def open_result(path: str | Path) -> Result:
+    """Open an artifact by its folder, or by a file in it. UsageError if there is none."""
+    folder = Path(path)
+    if folder.is_file():
+        folder = folder.parent
+    if folder.name == "trials" and (folder.parent / "suite.json").is_file():
+        folder = folder.parent
+    if not (folder / "suite.json").is_file():
+        seen = "holds no suite.json" if folder.is_dir() else "is not there"
+        near = list_results(FolderResults(folder.parent))[:3]
+        hint = f"; newest there: {', '.join(near)}" if near else ""
+        raise UsageError(f"{path} {seen}, so it is no result; give a folder of evals/results{hint}")
+    folder = folder.resolve()
+    return open_artifact(FolderResults(folder.parent), folder.name)
+
+
+def open_artifact(store: ResultsStore, artifact: str) -> Result:
+    """Open an artifact of a store. StorageError for one that cannot be read."""
+    damage: list[Damage] = []
+    index = AttemptsIndex(store, artifact, damaged=damage.append)
+    index.refresh()
+    summary: Mapping[str, Any] | None = None
+    if store.exists(f"{artifact}/summary.json"):
+        try:
+            summary = orjson.loads(store.read_bytes(f"{artifact}/summary.json"))
+        except ValueError as problem:
+            damage.append(Damage(store.shown(f"{artifact}/summary.json"), 1, str(problem)))
+    return Result(read_plan(store, artifact), index, store.shown(artifact), tuple(damage), summary)
+
+
+def list_results(store: ResultsStore) -> list[str]:
+    """Names of the artifacts in a store, newest first."""
+    return sorted((name for name in store.list() if ARTIFACT_NAME.fullmatch(name)), reverse=True)
+
+
+def newest(store: ResultsStore) -> str | None:
+    """The newest artifact that holds a plan."""
+    return next((name for name in list_results(store) if store.exists(f"{name}/suite.json")), None)
+
+
+def find(store: ResultsStore, submission: str) -> str | None:
+    """The artifact of a submission: by its id, or by the artifact's own name."""
+    names = list_results(store)
+    if submission in names:
+        return submission
+    short = submission.rpartition("_")[2][:8].lower()
+    for name in sorted(names, key=lambda name: not name.endswith(short)):
+        if store.exists(f"{name}/suite.json") and read_plan(store, name).id == submission:
+            return name
+    return None
