@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -252,3 +252,10 @@ def _tree_digest(digests: Mapping[str, str]) -> str:
         name = os.fsencode(path)
         summed.update(b"%s %d " % (digest.encode("ascii"), len(name)) + name + b"\n")
     return summed.hexdigest()[:40]
+
+
+def files_of(paths: Iterable[str]) -> str:
+    """A list of paths for a sentence: the first three, and how many more."""
+    listed = sorted(paths)
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(listed[:3]) + more

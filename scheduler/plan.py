@@ -1,0 +1,268 @@
+"""How does a selection of a tree's scenarios become a plan?
+
+Scenarios are grouped by their trials, because an evaluation has one `k` (S10); everything that would make a submission
+refuse later (the API's limits, A11) is refused here, before any run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import evalfleet as package
+from evalfleet.checks.case import Case, Scenario, case_key
+from evalfleet.checks.digest import digest
+from evalfleet.checks.text import one_line
+from evalfleet.errors import UsageError
+from evalfleet.plan import (
+    Attempt,
+    Limits,
+    Plan,
+    PlannedCase,
+    PlannedEvaluation,
+    PlannedGraders,
+    PlannedScenario,
+    PlannedTarget,
+    Scorer,
+    SuiteName,
+)
+from evalfleet.settings import Settings
+from evalfleet.tree import MAX_CONCURRENCY, TreeConfig
+from scheduler.pins import Pin, make_pin, submission_id
+from scheduler.select import DRAFT, Selection
+
+SCORER: Final = Scorer("evalfleet-checks", "1")
+"""Who judges. The version moves only when a verdict could (S10)."""
+
+DEFAULT_CONCURRENCY: Final = 8
+MAX_CASES: Final = 2000
+MAX_BODY: Final = 16 * 1024 * 1024
+
+
+def plan_evaluations(
+    selection: Selection, *, suite: str, graders: PlannedGraders | None
+) -> tuple[PlannedEvaluation, ...]:
+    """One evaluation for each distinct trials number, smallest first, not created yet (S10)."""
+    tail = "/draft" if selection.draft else "/partial" if selection.partial else ""
+    return tuple(
+        PlannedEvaluation(
+            k=k,
+            id=None,
+            suite=SuiteName(key=f"{suite}/k{k}{tail}", version=_suite_version(selection, k, graders), name=suite),
+        )
+        for k in sorted({scenario.trials for case in selection.cases for scenario in _chosen(selection, case)})
+    )
+
+
+def _chosen(selection: Selection, case: Case) -> list[Scenario]:
+    return [scenario for scenario in case.scenarios if case_key(case.name, scenario.id) in selection.chosen]
+
+
+def _suite_version(selection: Selection, k: int, graders: PlannedGraders | None) -> str:
+    """A digest of what decides a verdict of this group: the scenarios as resolved, what their conversation says before
+    them, and the grader bundle where one of them is graded. Comments and layout don't count."""
+    parts: list[Any] = []
+    graded = False
+    for case in selection.cases:
+        before: list[list[str]] = []
+        for scenario in case.scenarios:
+            if scenario.trials == k and case_key(case.name, scenario.id) in selection.chosen:
+                parts.append({"case": case.name, "scenario": scenario.content(), "before": list(before)})
+                graded = graded or bool(scenario.graders)
+            before.append(list(scenario.user))
+    return digest({"scenarios": parts, "graders": graders.digest if graded and graders is not None else None})
+
+
+def build_plan(
+    config: TreeConfig,
+    selection: Selection,
+    *,
+    target: PlannedTarget,
+    commit: str,
+    graders: PlannedGraders | None,
+    created_at: datetime,
+    settings: Settings | None = None,
+    concurrency: int | None = None,
+    generation: int = 0,
+    baseline: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Plan, Pin]:
+    """The plan of one submission and the pin it is found again by.
+
+    `commit` 40 hex digits; `graders` is the bundle, None where no case calls a grader; `environment` is where the
+    values of `[harness] pin_env` are read. UsageError for a concurrency out of range and for what the API would refuse.
+    The evaluations have no ids yet (`Plan.with_evaluations`).
+    """
+    settings = settings or Settings()
+    open_runs = concurrency if concurrency is not None else config.eval.concurrency or DEFAULT_CONCURRENCY
+    if not 1 <= open_runs <= MAX_CONCURRENCY:
+        raise UsageError(f"--concurrency must be a whole number from 1 to {MAX_CONCURRENCY}, not {open_runs}")
+    evaluations = plan_evaluations(selection, suite=config.eval.suite, graders=graders)
+    pin = make_pin(
+        config,
+        target=target,
+        commit=commit,
+        evaluations=evaluations,
+        scorer=SCORER,
+        baseline=baseline,
+        environment=environment or {},
+    )
+    index = {evaluation.k: position for position, evaluation in enumerate(evaluations)}
+    plan = Plan(
+        id="",
+        pin=pin.digest,
+        generation=0,
+        created_at="",
+        evalfleet=package.__version__,
+        suite=config.eval.suite,
+        artifact="",
+        target=target,
+        commit=commit,
+        concurrency=open_runs,
+        limits=Limits(settings.tries, settings.losses, settings.stall, settings.queued),
+        scorer=SCORER,
+        infra_codes=() if config.harness is None else config.harness.infra_codes,
+        evaluations=evaluations,
+        cases=tuple(_planned_case(selection, case, index) for case in selection.cases),
+        graders=graders,
+    )
+    check_limits(plan)
+    return at_generation(plan, generation, created_at), pin
+
+
+def at_generation(plan: Plan, generation: int, created_at: datetime) -> Plan:
+    """The same work as a submission of its own: another generation, id and artifact, and evaluations to be created."""
+    submission = submission_id(plan.pin, generation)
+    return replace(
+        plan,
+        id=submission,
+        generation=generation,
+        created_at=created_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        artifact=artifact_name(submission, created_at),
+        evaluations=tuple(replace(evaluation, id=None) for evaluation in plan.evaluations),
+    )
+
+
+def artifact_name(submission: str, created_at: datetime) -> str:
+    """`<UTC time>-<short id>`: folders sort by time and name their submission."""
+    return f"{created_at.astimezone(UTC):%Y%m%dT%H%M%SZ}-{submission[-8:].lower()}"
+
+
+def _planned_case(selection: Selection, case: Case, index: Mapping[int, int]) -> PlannedCase:
+    """Scenarios after the last chosen one are never played, so they are not in the plan."""
+    planned = [
+        PlannedScenario(
+            scenario, index[scenario.trials] if case_key(case.name, scenario.id) in selection.chosen else None
+        )
+        for scenario in case.scenarios
+    ]
+    while planned and planned[-1].evaluation is None:
+        planned.pop()
+    return PlannedCase(case.name, case.file, tuple(planned))
+
+
+def check_limits(plan: Plan) -> None:
+    """UsageError for a group that `POST /v2/evaluations` would refuse: over 2000 cases or over 16 MiB (A11)."""
+    for group, evaluation in enumerate(plan.evaluations):
+        count = len(plan.keys_of(group))
+        split = (
+            "run it in parts, naming cases (`evalfleet eval 'a*'`, then the others), or give some scenarios another "
+            "number of trials: each number makes an evaluation of its own"
+        )
+        if count > MAX_CASES:
+            raise UsageError(
+                f"{count} scenarios have trials: {evaluation.k}, and one evaluation takes {MAX_CASES} at most; {split}"
+            )
+        body = evaluation_body(plan, group)
+        size = len(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
+        if size > MAX_BODY:
+            raise UsageError(
+                f"the scenarios with trials: {evaluation.k} make an evaluation of {size / 2**20:.1f} MiB; one takes "
+                f"{MAX_BODY // 2**20} MiB at most; {split}"
+            )
+
+
+def evaluation_body(plan: Plan, group: int, *, baseline: str | None = None) -> dict[str, Any]:
+    """What `POST /v2/evaluations` is sent for one group: the cases' input and expected as snapshots."""
+    evaluation = plan.evaluations[group]
+    cases = []
+    for case in plan.cases:
+        for planned in case.scenarios:
+            if planned.evaluation != group:
+                continue
+            document = planned.scenario.case_document()
+            cases.append(
+                {
+                    "key": case_key(case.name, planned.scenario.id),
+                    "name": planned.scenario.id,
+                    "input": {"user": document["user"]},
+                    "expected": {"expect": document["expect"]},
+                }
+            )
+    body: dict[str, Any] = {
+        "harness_id": plan.target.harness_id,
+        "harness_commit": plan.commit,
+        "suite": {
+            "key": evaluation.suite.key,
+            "version": evaluation.suite.version,
+            "name": evaluation.suite.name,
+        },
+        "scorer": {"id": plan.scorer.id, "version": plan.scorer.version},
+        "k": evaluation.k,
+        "cases": cases,
+    }
+    if baseline is not None:
+        body["baseline_harness_commit"] = baseline
+    return body
+
+
+def render_plan(plan: Plan, recorded: Collection[Attempt] = ()) -> str:
+    """What would run, for a person: a line for each scenario, then what it takes; `recorded` is done already."""
+    attempts = list(plan.all_attempts())
+    done = set(attempts) & set(recorded)
+    rows = [("case/scenario", "trials", "turns", "recorded")]
+    for index, case in enumerate(plan.cases):
+        for position, planned in enumerate(case.scenarios):
+            scenario = planned.scenario
+            name = one_line(case_key(case.name, scenario.id), 80)
+            turns = str(len(scenario.user))
+            if planned.evaluation is None:
+                rows.append((name, "context", turns, "not scored"))
+                continue
+            have = sum(Attempt(index, position, trial) in done for trial in range(scenario.trials))
+            rows.append((name, str(scenario.trials), turns, f"{have} of {scenario.trials}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}".rstrip()
+        for row in rows
+    ]
+    scored = len({(attempt.case, attempt.scenario) for attempt in attempts})
+    conversations = sum(1 for _ in plan.conversations())
+    where = plan.target.base_url or "here"
+    files = [case for case in plan.cases if case.name != DRAFT]
+    drafts = " and a draft" if len(files) < len(plan.cases) else ""
+    context = plan.context_turns()
+    asked = [_count(len(files), "case") + drafts, _count(scored, "scenario"), _count(len(attempts), "attempt")]
+    paid = [_count(conversations, "conversation"), _count(plan.turns(), "turn")]
+    if context:
+        paid.append(f"{context} of them context: paid for, played before a scored scenario, never scored")
+    evaluations = [
+        f"{evaluation.suite.key} ({_count(len(plan.keys_of(group)), 'scenario')})"
+        for group, evaluation in enumerate(plan.evaluations)
+    ]
+    lines += [
+        "",
+        f"suite {plan.suite}, harness {plan.target.harness} at {plan.commit[:12]}, run {where}",
+        ", ".join([*asked, f"{len(done)} of them recorded already"]),
+        ", ".join(paid),
+        "evaluations: " + ", ".join(evaluations),
+        f"at most {_count(plan.concurrency, 'open run')} at once",
+    ]
+    return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
