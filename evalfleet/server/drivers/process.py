@@ -1,0 +1,274 @@
+"""How is an agent's program started, listened to and ended, with everything that it started?
+
+Each program leads a session and a process group of its own: a terminal's Ctrl-C does not reach it, and one signal
+reaches all of it. Its pid and start time stand in a file while it lives, so that the next server can end what this one
+had to leave behind (`end_leftovers`).
+
+The pipes are ours and not asyncio's: with `subprocess.PIPE`, some Python versions report the exit of a program only
+when nobody holds its pipes any more, and a forgotten grandchild would hang the turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+READ_SIZE = 256 * 1024
+LINGER = 1.0  # seconds that a pipe may stay open after the program has ended
+_LATE_LIMIT = 4 * 1024 * 1024  # bytes read after that: more than any pipe of an ended program can still hold
+_KILL_WAIT = 5.0
+_PROC = Path("/proc/self/stat").exists()  # Linux; elsewhere `ps` is asked
+
+
+class NotStarted(Exception):  # noqa: N818 - a fact, turned into a failure of the run one frame up
+    """The program could not be started. `ours`: for want of memory, processes or files, not because of the program."""
+
+    def __init__(self, message: str, *, ours: bool = False) -> None:
+        super().__init__(message)
+        self.ours = ours
+
+
+class Pipe:
+    """The read end of a pipe, read on demand: what nobody reads holds the writer up and not our memory."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._late: int | None = None
+        self._wake: asyncio.Event | None = None
+
+    async def read(self) -> bytes:
+        """What is there, or will be next; b"" at the end of the pipe, or `LINGER` after the program's end."""
+        while self._descriptor >= 0 and (self._late is None or self._late < _LATE_LIMIT):
+            try:
+                piece = os.read(self._descriptor, READ_SIZE)
+            except BlockingIOError:
+                if self._late is not None:
+                    break
+                await self._readable()
+            else:
+                if self._late is not None:
+                    self._late += len(piece)
+                return piece
+        return b""
+
+    def hurry(self) -> None:
+        """From now on only what the pipe holds already."""
+        self._late = self._late or 0
+        if self._wake is not None:
+            self._wake.set()
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            if self._wake is not None:
+                asyncio.get_running_loop().remove_reader(descriptor)
+                self._wake.set()
+            os.close(descriptor)
+
+    async def _readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        loop.add_reader(self._descriptor, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            self._wake = None
+            if self._descriptor >= 0:
+                loop.remove_reader(self._descriptor)
+
+
+class AgentProcess:
+    """A program that runs, made by `start`. Whoever started it calls `close`, whatever happened."""
+
+    def __init__(self, process: asyncio.subprocess.Process, stdout: Pipe, stderr: Pipe, record: Path) -> None:
+        self._process = process
+        self.pid = process.pid
+        self._record = record
+        self._writing: asyncio.WriteTransport | None = None
+        self.stdout = stdout
+        self.stderr = stderr
+        self._exit = asyncio.create_task(self._watch(), name=f"agent {process.pid}")
+
+    @classmethod
+    async def start(
+        cls, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: bytes, records: Path
+    ) -> AgentProcess:
+        """Start `argv` (its first word a path) and give it `stdin`, then the end of file. Raises NotStarted.
+
+        A program that never reads its input is not held up by it, nor are we.
+        """
+        descriptors: list[int] = []
+        try:
+            in_read, in_write = _pipe(descriptors)
+            out_read, out_write = _pipe(descriptors)
+            err_read, err_write = _pipe(descriptors)
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=in_read, stdout=out_write, stderr=err_write, cwd=cwd, env=env, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise _not_started(error, argv[0], cwd) from error
+        except BaseException:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        for descriptor in (in_read, out_write, err_write):
+            os.close(descriptor)
+        agent = cls(process, Pipe(out_read), Pipe(err_read), records / str(process.pid))
+        try:
+            await agent._note()
+            await agent._write(in_write, stdin)
+        except BaseException:
+            await asyncio.shield(agent.close())
+            raise
+        return agent
+
+    async def wait(self) -> int:
+        """Its exit status; negative for a signal. What it left in its group is dead then."""
+        return await asyncio.shield(self._exit)
+
+    async def end(self, grace: float) -> None:
+        """SIGTERM to the whole group, SIGKILL `grace` seconds later to what is still there."""
+        if self._exit.done():
+            return  # its number may be another's by now
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.wait(), grace)
+        self._signal(signal.SIGKILL)
+        try:
+            await asyncio.wait_for(self.wait(), _KILL_WAIT)
+        except TimeoutError:
+            log.critical("agent process %d is still there %g s after SIGKILL", self.pid, _KILL_WAIT)
+
+    async def close(self) -> None:
+        """End what is left, give back every descriptor, and forget the pid."""
+        if not self._exit.done():
+            await self.end(0)
+        if self._exit.done():
+            self._record.unlink(missing_ok=True)
+        else:
+            self._exit.cancel()  # its record stays for the next start
+        self.stdout.close()
+        self.stderr.close()
+        if self._writing is not None:
+            self._writing.abort()
+
+    async def _note(self) -> None:
+        if _PROC:
+            _record(self._record, self.pid)
+        else:
+            await asyncio.to_thread(_record, self._record, self.pid)  # it asks `ps`
+
+    async def _watch(self) -> int:
+        status = await self._process.wait()
+        self._signal(signal.SIGKILL)
+        loop = asyncio.get_running_loop()
+        loop.call_later(LINGER, self.stdout.hurry)
+        loop.call_later(LINGER, self.stderr.hurry)
+        return status
+
+    async def _write(self, descriptor: int, data: bytes) -> None:
+        file = os.fdopen(descriptor, "wb", buffering=0)
+        try:
+            self._writing, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, file)
+        except BaseException:
+            file.close()
+            raise
+        self._writing.write(data)
+        self._writing.close()  # after what is buffered; a reader that has gone is no error of ours
+
+    def _signal(self, number: signal.Signals) -> None:
+        # The group may be gone; macOS says EPERM of a group that holds only a zombie.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+def _pipe(descriptors: list[int]) -> tuple[int, int]:
+    pair = os.pipe()
+    descriptors += pair
+    return pair
+
+
+def _not_started(error: Exception, program: str, cwd: Path) -> NotStarted:
+    if isinstance(error, OSError):
+        if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+            return NotStarted(f"{program} could not be started on this machine now: {error.strerror}", ours=True)
+        if not cwd.is_dir():
+            return NotStarted(f"the folder {cwd} in which {program} should start is not there")
+        if error.errno == errno.ENOENT and Path(program).exists():
+            return NotStarted(f"{program} is there, but the program that its #! line names is not")
+        if error.errno == errno.ENOENT:
+            return NotStarted(f"{program} is not there")
+        if error.errno == errno.EACCES:
+            return NotStarted(f"{program} may not be executed (chmod +x?)")
+        if error.errno == errno.ENOEXEC:
+            return NotStarted(f"{program} is no program this machine can execute (is its #! line missing?)")
+        return NotStarted(f"{program} could not be started: {error.strerror or error}")
+    return NotStarted(f"{program} could not be started: {error}")
+
+
+# --- what a server that was killed leaves behind --------------------------------------------------------------------
+
+
+def _record(path: Path, pid: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"pid": pid, "started": started(pid), "boot": _boot()}), encoding="utf-8")
+
+
+def end_leftovers(folder: Path) -> int:
+    """Kill the agents of a server that is gone, by the records in `folder` (`<state>/agents`); how many there were.
+
+    A pid alone proves nothing (it may be somebody else's by now): the start time has to be the recorded one. Where only
+    the leader is gone, its group is ended: a number that is still a group's is not given to a new process.
+    """
+    ended = 0
+    for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            pid, start, boot = int(record["pid"]), record["started"], record.get("boot")
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("the record of an agent, %s, cannot be read (%s); it is dropped", path, error)
+            path.unlink(missing_ok=True)
+            continue
+        now = started(pid)
+        ours = now == start if now is not None else True
+        if pid > 1 and ours and boot == _boot():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+                ended += 1
+        path.unlink(missing_ok=True)
+    return ended
+
+
+def started(pid: int) -> str | None:
+    """When a process started, in the system's own words; None if there is no such process (or only its zombie)."""
+    if _PROC:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
+        return None if fields[0] in "ZX" else fields[19]
+    asked = subprocess.run(
+        ["/bin/ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
+    )
+    return asked.stdout.strip() or None
+
+
+def _boot() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None  # not Linux: there the start time is a date

@@ -1,0 +1,61 @@
+"""How does what an agent said become what the server reports? One place for all drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from evalfleet.server.drivers.lines import (
+    AgentLine,
+    AnswerLine,
+    Broken,
+    ErrorLine,
+    HookLine,
+    ToolCallLine,
+    ToolResultLine,
+    UsageLine,
+)
+from evalfleet.server.driving import Failure, Sink
+
+
+class Relay:
+    """Passes lines on to a sink, in order, and remembers why the turn failed.
+
+    `failure` is the first `error` line, or the breach of the protocol; a breach outweighs an earlier `error` line.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.failure: Failure | None = None
+        self.broken = False
+
+    async def report(self, lines: Iterable[AgentLine]) -> None:
+        for line in lines:
+            await self._report(line)
+
+    async def _report(self, line: AgentLine) -> None:
+        match line:
+            case ToolCallLine():
+                await self._sink.tool_call(line.id, line.name, line.args)
+            case ToolResultLine():
+                await self._sink.tool_result(line.id, line.output)
+            case HookLine():
+                await self._sink.hook(line.hook, line.decision, line.source, line.duration_ms)
+            case UsageLine():
+                await self._sink.usage(
+                    input_tokens=line.input_tokens,
+                    output_tokens=line.output_tokens,
+                    cache_read_tokens=line.cache_read_tokens,
+                    cache_write_tokens=line.cache_write_tokens,
+                    amount=line.amount,
+                    currency=line.currency,
+                )
+            case AnswerLine():
+                await self._sink.answer(line.value)
+            case ErrorLine():
+                self.failure = self.failure or Failure(line.code, line.message, line.retryable)
+            case Broken():
+                self.broken = True
+                self.failure = Failure(line.code, line.message)
+            case _:
+                assert_never(line)

@@ -1,0 +1,141 @@
+"""How is a service that plays an agent or judges one called, and what does its trouble mean?
+
+One client for each service, over the aiohttp transport (design.md, "HTTP"). It keeps no cookies: a session of one chat
+must not reach another. Secrets come from named environment variables and never stand in a message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import httpx
+from httpx_aiohttp import AiohttpTransport
+
+from evalfleet.contract import jsontext
+from evalfleet.errors import ConfigError
+from evalfleet.server.drivers.lines import shorten
+from evalfleet.server.driving import Failure
+from evalfleet.treeconfig import CONFIG_FILE
+
+CONNECT_TIMEOUT = 10.0
+BODY_SHOWN = 64 * 1024  # of an error's body; a sentence of it is shown
+_SHOWN = 300
+_LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[?::1\]?")
+
+
+def make_client(url: str) -> httpx.AsyncClient:
+    """A client for one service. A turn has no deadline but its caller's; a connection is there within 10 s or not."""
+    secure = urlsplit(url).scheme == "https"
+    limits = httpx.Limits(max_connections=10_000, keepalive_expiry=30.0)
+    transport = AiohttpTransport(verify=secure, limits=limits)
+    transport.client = _session_maker(transport, trust_env=not _LOOPBACK.fullmatch(urlsplit(url).hostname or ""))
+    return httpx.AsyncClient(
+        transport=transport,
+        timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT, pool=CONNECT_TIMEOUT),
+        headers={"User-Agent": "evalfleet", "Accept-Encoding": "identity"},
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        follow_redirects=False,
+    )
+
+
+def _session_maker(transport: AiohttpTransport, *, trust_env: bool) -> Callable[[], aiohttp.ClientSession]:
+    def make() -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=transport.limits.max_connections or 0,
+            keepalive_timeout=transport.limits.keepalive_expiry,
+            ssl=transport.ssl_context,
+        )
+        # trust_env: a company's proxy (HTTPS_PROXY) is used, but never for a service on this machine.
+        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=trust_env)
+
+    return make
+
+
+def secret(environ: Mapping[str, str], name: str, where: str) -> str:
+    """The value of the variable that `where` ("[judge] api_key_env") names. ConfigError without the value."""
+    value = environ.get(name, "").strip()
+    if not value:
+        raise ConfigError(CONFIG_FILE, f"{where} names {name}, which is not set in the environment (or is empty)")
+    if not value.isascii() or not value.isprintable():
+        raise ConfigError(CONFIG_FILE, f"{where} names {name}, whose value cannot be an HTTP header (odd characters)")
+    return value
+
+
+def address(url: str) -> str:
+    """A URL as a message may show it: no user, no password, no query."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{host}{port}{parts.path}"
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def transport_failure(url: str, error: httpx.HTTPError | httpx.InvalidURL) -> Failure:
+    """The service could not be reached, or the connection was lost: nobody's answer (S17)."""
+    match error:
+        case httpx.ConnectError():
+            what = "cannot be reached"
+        case httpx.ConnectTimeout():  # also what the transport makes of a connection closed before the answer
+            what = "cannot be reached, or closed the connection before it answered"
+        case httpx.ReadError() | httpx.RemoteProtocolError():
+            what = "broke off in the middle of its answer"
+        case _:
+            what = "failed"
+    detail = shorten(str(error).replace(url, address(url)), _SHOWN)
+    return Failure("upstream_unavailable", f"{address(url)} {what}" + (f": {detail}" if detail else ""), retryable=True)
+
+
+def status_failure(url: str, status: int, body: bytes, secrets: Iterable[str] = (), *, prefix: str) -> Failure:
+    """What a status other than 2xx means for the run (S17). `prefix` starts the code of what is the agent's own."""
+    said = _said(body)
+    for value in secrets:
+        said = said.replace(value, "***")
+    said = shorten(said, _SHOWN)
+    message = f"{address(url)} answered {status}" + (f": {said}" if said else "")
+    if status == 402 or (status == 429 and b"insufficient_quota" in body):
+        return Failure("out_of_funds", message)
+    if status == 429:
+        return Failure("rate_limited", message, retryable=True)
+    if status >= 500 or status == 408:
+        return Failure("upstream_unavailable", message, retryable=True)
+    if status in (401, 403):
+        return Failure("agent_unauthorized", f"{message}; the key was refused or is missing")
+    return Failure(f"{prefix}_{status}", message)
+
+
+async def read_some(response: httpx.Response, limit: int = BODY_SHOWN) -> bytes:
+    """The start of a body, for a message."""
+    body = b""
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) >= limit:
+            break
+    return body[:limit]
+
+
+def _said(body: bytes) -> str:
+    """The sentence in an error's body: OpenAI's `error.message`, a problem's `detail`, or its text."""
+    text = body.decode("utf-8", errors="replace").strip()
+    try:
+        document: Any = jsontext.loads(text) if text.startswith("{") else None
+    except ValueError:
+        document = None
+    if isinstance(document, dict):
+        inner = document.get("error", document)
+        if isinstance(inner, str):
+            return inner
+        if isinstance(inner, dict):
+            for key in ("message", "detail", "title"):
+                if isinstance(inner.get(key), str) and inner[key]:
+                    return str(inner[key])
+        return json.dumps(document)
+    return " ".join(text.split())
