@@ -1,0 +1,200 @@
+"""What happens in the grader's own process, from fork to answer?
+
+It walls itself in (descriptors, limits, privileges), imports the one file under a private name, calls the one function
+with fresh copies and a `t`, and says one document on its private line. Nothing here returns: the process ends.
+
+Says: `{"answer": {...}}`, `{"error": sentence}`, `{"functions": [...], "async": [...]}` (the S6 check), or
+`{"llm": {"prompt", "model"}}` and then waits for `{"text", "tokens"}`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from types import ModuleType
+from typing import Any, NoReturn
+
+from evalfleet.graders.inside import answers, faults, frames, kernel
+
+CHANNEL = 1000  # the private line's descriptor: far from the small numbers that programs close in a row
+NOFILE = 1024
+NPROC = 512  # processes and threads of all calls of one bundle together; only where a user namespace counts them apart
+FILE_BYTES = 256 * 1024 * 1024
+_SPARE = 64 * 1024 * 1024  # bytes of memory released when the limit is hit, to say so
+
+_GRADERS = os.path.join("evals", "graders")
+
+
+class JudgeText(str):
+    """The judge's answer: a text, with `.tokens` (whole number) spent on it."""
+
+    __slots__ = ("tokens",)
+    tokens: int
+
+    def __new__(cls, text: str, tokens: int) -> JudgeText:
+        made = super().__new__(cls, text)
+        made.tokens = tokens
+        return made
+
+
+class _Line:
+    """The private line to the keeper. Only the process that the grader was given may use it: a fork of it may not."""
+
+    def __init__(self, channel: socket.socket, nonce: bytes) -> None:
+        self._channel = channel
+        self._nonce = nonce
+        self._owner = os.getpid()
+        self._buffer = frames.FrameBuffer(frames.MAX_FRAME)
+        self.lock = threading.Lock()
+
+    @property
+    def is_mine(self) -> bool:
+        return os.getpid() == self._owner
+
+    def say(self, document: Any) -> None:
+        packed = frames.pack(document, self._nonce)
+        if len(packed) > frames.MAX_CHILD_FRAME:
+            raise ValueError(f"{len(packed)} bytes at once; at most {frames.MAX_CHILD_FRAME}")
+        self._channel.sendall(packed)
+
+    def hear(self) -> Any:
+        while True:
+            data = self._channel.recv(65536)
+            if not data:
+                os._exit(1)  # the keeper is gone, and with it whoever waits for an answer
+            found = self._buffer.feed(data)
+            if found:
+                return found[0]
+
+
+class Tools:
+    """`t`: what a grader is handed. It has `llm(prompt, model=None)` and nothing else (S27)."""
+
+    __slots__ = ("__line",)
+
+    def __init__(self, line: _Line) -> None:
+        self.__line = line
+
+    def llm(self, prompt: str, model: str | None = None) -> JudgeText:
+        """Ask the judge model; its answer as text, with `.tokens`."""
+        if not isinstance(prompt, str):
+            raise TypeError(f"t.llm(prompt, model=None): prompt is text, not {answers.describe(prompt)}")
+        if model is not None and not isinstance(model, str):
+            raise TypeError(f"t.llm(prompt, model=None): model is text or None, not {answers.describe(model)}")
+        if not self.__line.is_mine:
+            raise RuntimeError("t.llm works in the process that the grader was called in, not in one it started")
+        with self.__line.lock:
+            self.__line.say({"llm": {"prompt": answers.clean(prompt), "model": model}})
+            heard = self.__line.hear()
+        return JudgeText(heard["text"], heard["tokens"])
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"t has no {name!r}: it has llm(prompt, model=None) and nothing else")
+
+
+def run(
+    request: dict[str, Any], channel: socket.socket, nonce: bytes, log: int, cages: dict[str, bool], scratch: str
+) -> NoReturn:
+    """Never returns. `request`: see keeper. `log` is the write end for stdout and stderr."""
+    try:
+        line = _Line(_wall_in(request, channel, log, cages, scratch), nonce)
+    except Exception as error:  # noqa: BLE001 - whatever keeps the walls from standing must not run the grader without them
+        os.write(2, f"the cage could not be closed: {error!r}\n".encode())
+        os._exit(faults.CAGE_EXIT)
+    where = faults.Where(os.path.join(request["root"], _GRADERS, request["file"] + ".py"), request["root"], cages)
+    try:
+        said = _import_only(where) if request["op"] == "import" else _grade(request, where, line)
+    except BaseException as error:  # noqa: BLE001 - the grader's code may raise anything; all of it is its error (S24)
+        resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
+        said = {"error": faults.sentence(error, where)}
+    if not line.is_mine:
+        os._exit(0)  # a fork of the grader came back here: only one process answers
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:  # noqa: BLE001, S110 - the grader may have closed or replaced it (F03)
+            pass
+    with line.lock:
+        line.say(said)
+    os._exit(0)
+
+
+def _wall_in(
+    request: dict[str, Any], channel: socket.socket, log: int, cages: dict[str, bool], scratch: str
+) -> socket.socket:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.dup2(null, 0)
+    _limit(resource.RLIMIT_NOFILE, NOFILE)
+    number = min(CHANNEL, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1)
+    os.dup2(channel.detach(), number, inheritable=False)
+    os.closerange(3, number)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, FILE_BYTES)
+    if cages["user_namespace"]:
+        _limit(resource.RLIMIT_NPROC, NPROC)
+    if kernel.IS_LINUX:  # macOS refuses to lower the address space below what it has mapped already
+        memory = int(request["memory_mb"]) * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory + _SPARE))
+        kernel.die_with_parent(signal.SIGKILL)
+        kernel.drop_privileges()
+    os.environ["HOME"] = os.environ.get("HOME", scratch)
+    os.environ["TMPDIR"] = scratch
+    os.chdir(request["root"])
+    sys.path.append(request["root"])
+    sys.argv = [request["file"] + ".py"]
+    sys.dont_write_bytecode = True
+    # The inherited streams remember the files that they were opened on; these know that they are pipes.
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    return socket.socket(fileno=number)
+
+
+def _limit(what: int, most: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (most, most))
+
+
+def _load(where: faults.Where) -> ModuleType:
+    """The file as a module under a name of its own: `json.py` is a grader here and never the `json` of anybody (F06)."""
+    if not os.path.isfile(where.file):
+        raise faults.NoSuchFile
+    name = "_grader_" + where.stem
+    spec = importlib.util.spec_from_file_location(name, where.file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{where.shown} cannot be read as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _import_only(where: faults.Where) -> dict[str, Any]:
+    names = {name: value for name, value in vars(_load(where)).items() if not name.startswith("_") and callable(value)}
+    return {
+        "functions": sorted(names),
+        "async": sorted(name for name, value in names.items() if inspect.iscoroutinefunction(value)),
+    }
+
+
+def _grade(request: dict[str, Any], where: faults.Where, line: _Line) -> dict[str, Any]:
+    module, name = _load(where), request["function"]
+    function = None if name.startswith("_") else getattr(module, name, None)
+    if not callable(function):
+        raise faults.NoSuchFunction(name)
+    if inspect.iscoroutinefunction(function):
+        raise faults.IsAsync(name)
+    value = function(Tools(line), request["case"], request["run"])
+    if inspect.iscoroutine(value):
+        value.close()
+    return {"answer": answers.read_answer(value)}
