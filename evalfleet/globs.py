@@ -35,7 +35,7 @@ def _segment(part: str) -> str:
             out += "[^/]"
         elif character == "[" and (end := part.find("]", at + 1)) > 0:
             inside = part[at:end].replace("\\", "\\\\").replace("[", "\\[")
-            out += "[" + ("^" + inside[1:] if inside.startswith("!") else inside.replace("^", "\\^", 1)) + "]"
+            out += "(?!/)[" + ("^" + inside[1:] if inside.startswith("!") else inside.replace("^", "\\^", 1)) + "]"
             at = end + 1
         else:
             out += re.escape(character)

@@ -78,7 +78,9 @@ def read_tree_version(config: TreeConfig) -> TreeVersion:
         return TreeVersion(_tree_digest(digests), None, reason, tuple(files), digests)
     at_head = repo.files_at_head()
     differs = repo.changed_since_head()
-    changed = {path: _file_digest(config.root, path) for path in files if path not in at_head or _within(path, differs)}
+    changed = {
+        path: _file_digest(config.root, path) for path in files if not _within(path, at_head) or _within(path, differs)
+    }
     wanted = _wanted(config)
     for path in differs:
         if path in at_head and path not in changed and wanted(path) and not os.path.lexists(config.root / path):
@@ -88,15 +90,14 @@ def read_tree_version(config: TreeConfig) -> TreeVersion:
     digests = {path: changed.get(path) or _file_digest(config.root, path) for path in files}
     first = min(changed)
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-    gone = first in at_head and not changed[first]
-    verb = "is gone since" if gone else "differs from" if first in at_head else "is not in"
+    verb = "is gone since" if not changed[first] else "differs from" if _within(first, at_head) else "is not in"
     reason = f"{first}{more} {'differ from' if more else verb} git HEAD {repo.head[:12]}"
     return TreeVersion(_tree_digest(digests), repo.head, reason, tuple(files), changed)
 
 
-def _within(path: str, differs: frozenset[str]) -> bool:
-    """A file below a submodule that differs is reported under the submodule's own path."""
-    return path in differs or any(str(parent) in differs for parent in PurePosixPath(path).parents)
+def _within(path: str, paths: frozenset[str]) -> bool:
+    """Git knows a submodule, and whether it differs, under the submodule's own path only."""
+    return path in paths or any(str(parent) in paths for parent in PurePosixPath(path).parents)
 
 
 def _select(config: TreeConfig, repo: GitRepo | None) -> list[str]:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import evalfleet as package
+from evalfleet.artifact import artifact_name
 from evalfleet.checks.case import Case, Scenario, case_key
 from evalfleet.checks.digest import digest
 from evalfleet.checks.text import one_line
@@ -141,14 +142,9 @@ def at_generation(plan: Plan, generation: int, created_at: datetime) -> Plan:
         id=submission,
         generation=generation,
         created_at=created_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        artifact=artifact_name(submission, created_at),
+        artifact=artifact_name(created_at, submission),
         evaluations=tuple(replace(evaluation, id=None) for evaluation in plan.evaluations),
     )
-
-
-def artifact_name(submission: str, created_at: datetime) -> str:
-    """`<UTC time>-<short id>`: folders sort by time and name their submission."""
-    return f"{created_at.astimezone(UTC):%Y%m%dT%H%M%SZ}-{submission[-8:].lower()}"
 
 
 def _planned_case(selection: Selection, case: Case, index: Mapping[int, int]) -> PlannedCase:
