@@ -1,0 +1,349 @@
+"""What runs under one `evalfleet eval` on one machine, and how does all of it start and end together?
+
+An embedded Valkey, the server on SQLite and one worker, each a supervised process (`scheduler.part`), with their state
+in `.evalfleet/` at the tree's root (`--state DIR`: another folder). One stack per state folder, under a lock.
+
+    <state>/                 0700, ignored by git
+    ├── lock                 who is at work here
+    ├── pids/ agents/        what a next start has to end if this one is killed
+    ├── logs/<part>.log      this run's, and `.log.1`
+    ├── valkey/              the broker's data
+    ├── valkey.sock          (or in a folder for temporary files, where this path is too long for a socket)
+    └── server.db            the server's database
+
+With `stop()` the parts end in the order worker, server, Valkey: the worker gives its claims back through the others.
+When the command is killed they end by their lifeline within 5 s, and the next start ends what is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from evalfleet import lifeline, settings
+from evalfleet.errors import EvalfleetError, StorageError, UnfitHost
+from evalfleet.server.drivers.process import end_leftovers as end_agents
+from scheduler import pid_files, valkey
+from scheduler.part import Launch, Part
+from scheduler.tree_lock import TreeLock
+
+log = logging.getLogger(__name__)
+
+START_WITHIN = 60.0
+STOP_WITHIN = 5.0
+_HAND_OVER = 1.5
+"""Seconds that a part may take before the one it leans on is asked to stop, too. All three: under 9 s at worst."""
+
+_ADDRESSES = {
+    "EVALFLEET_BASE_URL",
+    "EVALFLEET_BROKER_URL",
+    "EVALFLEET_DATABASE_URL",
+    "EVALFLEET_LIFELINE_FD",
+    "EVALFLEET_METRICS_PORT",
+    "EVALFLEET_RESULTS_URL",
+    "EVALFLEET_STATE",
+    "EVALFLEET_TOKEN",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where the parts are. `base_url` and `token` are the embedded server's, or the target's."""
+
+    redis_url: str
+    base_url: str
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A platform that plays the runs instead of the embedded server (S40)."""
+
+    base_url: str
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the parts' command lines are made of."""
+
+    root: Path
+    state: Path
+    socket: Path
+    port: int
+    commit: str
+    concurrency: int
+
+
+def server_command(setup: Setup) -> list[str]:
+    words = [sys.executable, "-P", "-m", "evalfleet.server", "--tree", str(setup.root)]
+    words += ["--database", f"sqlite:///{setup.state / 'server.db'}", "--port", str(setup.port)]
+    return [*words, "--commit", setup.commit, "--state", str(setup.state)]
+
+
+def worker_command(setup: Setup) -> list[str]:
+    words = [sys.executable, "-P", "-m", "worker", "--queues", "run,grade,aggregate"]
+    return [*words, "--concurrency", str(setup.concurrency)]
+
+
+def valkey_command(setup: Setup) -> list[str]:
+    # A foreign program cannot watch the lifeline: the guard does, as its parent.
+    guard = [sys.executable, "-I", "-S", lifeline.__file__]
+    return [*guard, *valkey.arguments(setup.socket, setup.state / "valkey")]
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """The three command lines. Another one in a test: a small program that can be made to misbehave."""
+
+    valkey: Callable[[Setup], Sequence[str]] = valkey_command
+    server: Callable[[Setup], Sequence[str]] = server_command
+    worker: Callable[[Setup], Sequence[str]] = worker_command
+
+
+class Stack:
+    """The parts of one command. A context manager: entering takes the tree's lock and ends what an earlier stack left.
+
+    `on_death(part, pid)` and `on_restart(part, pid)` come on a thread of the part's, at once; parts are `valkey`,
+    `server`, `worker`. `on_failure(error)` when a part keeps dying: nothing goes on then, `check()` raises the same.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        state: Path | None = None,
+        command: str = "evalfleet",
+        on_death: Callable[[str, int], None] = lambda _part, _pid: None,
+        on_restart: Callable[[str, int], None] = lambda _part, _pid: None,
+        on_failure: Callable[[EvalfleetError], None] = lambda _failure: None,
+        programs: Programs | None = None,
+    ) -> None:
+        self.root = root.resolve()
+        self.state = (state or self.root / ".evalfleet").resolve()
+        self._lock = TreeLock(self.state, command)
+        self._on_death = on_death
+        self._on_restart = on_restart
+        self._on_failure = on_failure
+        self._programs = programs or Programs()
+        self._socket_place = valkey.SocketPlace(self.state)
+        self._line: lifeline.Lifeline | None = None
+        self._reserved: socket.socket | None = None
+        self._parts: dict[str, Part] = {}
+        self._stopping = threading.Lock()
+
+    # --- the state folder ----------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Stack:
+        """TreeBusy; UnfitHost: the state folder cannot be used."""
+        self._make_folders()
+        self._lock.acquire()
+        try:
+            for part in pid_files.end_leftovers(self.state / "pids"):
+                log.info("ended the %s of an earlier evalfleet in this tree", part)
+            end_agents(self.state / "agents")
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        try:
+            self.stop()
+        finally:
+            self._lock.release()
+
+    def _make_folders(self) -> None:
+        try:
+            self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.state.stat().st_mode & 0o077:
+                self.state.chmod(0o700)
+            for name in ("pids", "agents", "logs", "valkey"):
+                (self.state / name).mkdir(exist_ok=True)
+            ignore = self.state / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n", encoding="utf-8")
+        except OSError as error:
+            where = error.filename or self.state
+            raise UnfitHost(
+                f"the state folder {self.state} cannot be used ({where}: {error.strerror}); --state DIR takes another"
+            ) from error
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        *,
+        commit: str,
+        concurrency: int,
+        results: Path,
+        with_server: bool = True,
+        with_worker: bool = True,
+        target: Target | None = None,
+        env: Mapping[str, str] = os.environ,
+        within: float = START_WITHIN,
+    ) -> Endpoints:
+        """Start the parts at once, all three, and return when Valkey and the server are ready (the worker finds them).
+
+        `target` takes the embedded server's place. UnfitHost says which part did not start and ends with its last
+        words; what was started until then is stopped.
+        """
+        deadline = time.monotonic() + within
+        try:
+            return self._start(deadline, commit, concurrency, results, with_server, with_worker, target, env)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(
+        self,
+        deadline: float,
+        commit: str,
+        concurrency: int,
+        results: Path,
+        with_server: bool,
+        with_worker: bool,
+        target: Target | None,
+        env: Mapping[str, str],
+    ) -> Endpoints:
+        self._line = lifeline.Lifeline()
+        setup = Setup(self.root, self.state, self._make_socket(), self._reserve_port(), commit, concurrency)
+        if target is None:
+            endpoints = Endpoints(valkey.url(setup.socket), f"http://127.0.0.1:{setup.port}", secrets.token_urlsafe(32))
+        else:
+            endpoints = Endpoints(valkey.url(setup.socket), target.base_url, target.token)
+            with_server = False
+        ours = part_environment(env)
+        ours |= {"EVALFLEET_STATE": str(self.state), "EVALFLEET_TOKEN": endpoints.token}
+        self._add("valkey", self._programs.valkey(setup), plain_environment(env), lambda line: valkey.READY in line)
+        if with_server:
+            self._add("server", self._programs.server(setup), ours, lambda line: "listening on" in line.lower())
+        if with_worker:
+            ours |= {
+                "EVALFLEET_BASE_URL": endpoints.base_url,
+                "EVALFLEET_BROKER_URL": endpoints.redis_url,
+                "EVALFLEET_RESULTS_URL": str(results),
+            }
+            self._add("worker", self._programs.worker(setup), ours, None)
+        for part in self._parts.values():
+            part.await_ready(deadline)
+        self.check()
+        return endpoints
+
+    def _add(self, name: str, argv: Sequence[str], env: Mapping[str, str], ready: Callable[[str], bool] | None) -> None:
+        assert self._line is not None
+        launch = Launch(argv, {**env, **self._line.environment()}, self.root, [self._line.fd])
+        part = Part(name, launch, state=self.state, listener=self, ready=ready)
+        part.start()
+        self._parts[name] = part
+
+    def _make_socket(self) -> Path:
+        try:
+            return self._socket_place.make()
+        except OSError as error:
+            raise StorageError(f"no place for the broker's socket: {error.filename}: {error.strerror}") from error
+
+    def _reserve_port(self) -> int:
+        """A loopback port that stays the server's own over its restarts.
+
+        It is known before the server listens, so that the worker starts beside it. On Linux a socket of ours stays
+        bound to it (it never listens, and `SO_REUSEADDR` lets the server in): no other program is given it in between.
+        """
+        reserved = socket.socket()
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port: int = reserved.getsockname()[1]
+        if sys.platform == "linux":
+            self._reserved = reserved
+        else:
+            reserved.close()
+        return port
+
+    # --- while it runs -------------------------------------------------------------------------------------------
+
+    def pid(self, part: str) -> int | None:
+        """The process of `valkey` (its guard), `server` or `worker`; None while there is none."""
+        found = self._parts.get(part)
+        return found.pid if found is not None else None
+
+    @property
+    def failure(self) -> EvalfleetError | None:
+        """Why the stack cannot go on, if a part keeps dying."""
+        return next((part.failure for part in self._parts.values() if part.failure is not None), None)
+
+    def check(self) -> None:
+        """Raise `failure`, if there is one."""
+        failure = self.failure
+        if failure is not None:
+            raise failure
+
+    def part_died(self, part: str, pid: int, status: int) -> None:  # noqa: ARG002  (`Listener`)
+        if part == "server":
+            end_agents(self.state / "agents")  # they were its children and would go on without a reader
+        self._on_death(part, pid)
+
+    def part_restarted(self, part: str, pid: int) -> None:
+        self._on_restart(part, pid)
+
+    def part_failed(self, part: str, failure: EvalfleetError) -> None:  # noqa: ARG002  (`Listener`)
+        self._on_failure(failure)
+
+    # --- stopping ------------------------------------------------------------------------------------------------
+
+    def stop(self, *, within: float = STOP_WITHIN) -> None:
+        """SIGTERM to worker, server, Valkey in this order, SIGKILL `within` seconds later; nothing runs afterwards.
+
+        The waits overlap. Twice is once. An interrupt during it kills what is left at once and goes on up.
+        """
+        with self._stopping:
+            parts = [self._parts[name] for name in ("worker", "server", "valkey") if name in self._parts]
+            try:
+                deadlines = []
+                for part in parts:
+                    part.begin_stop()
+                    deadlines.append(time.monotonic() + within)
+                    part.await_stop(time.monotonic() + min(_HAND_OVER, within))
+                for part, deadline in zip(parts, deadlines, strict=True):
+                    if not part.await_stop(deadline):
+                        log.warning("the %s does not stop within %g s: killed", part.name, within)
+            finally:
+                for part in parts:
+                    part.kill()
+                for part in parts:
+                    part.await_stop(time.monotonic() + within)
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._parts:
+            end_agents(self.state / "agents")
+        if self._line is not None:
+            self._socket_place.remove()
+            self._line.close()
+            self._line = None
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+        self._parts = {}
+
+
+def part_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment for a part of ours: `EVALFLEET_*` only where it tunes every process alike.
+
+    The others are flags and addresses of the *command*: a port of its metrics cannot be that of three processes.
+    """
+    kept = set(settings.VARIABLES) - _ADDRESSES
+    ours = {name: value for name, value in env.items() if not name.startswith("EVALFLEET_") or name in kept}
+    return {**ours, "PYTHONUNBUFFERED": "1"}
+
+
+def plain_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """For a foreign program: nothing that could be a secret."""
+    return {name: env[name] for name in ("PATH", "HOME", "TMPDIR", "TZ") if name in env} | {"LC_ALL": "C"}
