@@ -96,6 +96,12 @@ class CageLost(Exception):
 OnLlm = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Keeper:
+    number: int
+    line: socket.socket
+
+
 class Cage:
     """One zygote. Use from one event loop; `call` from any number of tasks at once."""
 
@@ -109,6 +115,7 @@ class Cage:
         self._memory_mb = memory_mb
         self._numbers = itertools.count(1)
         self._ordering = asyncio.Lock()
+        self._idle: list[_Keeper] = []
 
     @classmethod
     async def start(cls, root: Path, settings: GraderSettings, *, allowed: Allowed = "best") -> Self:
@@ -148,25 +155,40 @@ class Cage:
 
         `limit` seconds for everything. When this returns, raises or is cancelled, nothing of the grader runs on.
         Raises CageLost."""
-        number = next(self._numbers)
+        keeper = self._idle.pop() if self._idle else None
+        try:
+            async with asyncio.timeout(limit + BACKSTOP_SECONDS):
+                if keeper is None:
+                    keeper = await self._new_keeper()
+                asked = {**request, "limit": limit, "memory_mb": self._memory_mb}
+                ending, clean = await _converse(keeper.line, asked, on_llm)
+            if clean:
+                self._idle.append(keeper)
+                keeper = None
+            return ending
+        except TimeoutError:
+            if keeper is not None:
+                with contextlib.suppress(OSError):
+                    await self._order(b"K", keeper.number)
+            raise CageLost(f"a call did not end within its {limit:g} s") from None
+        except OSError as error:
+            raise CageLost(f"the cage is gone: {error}") from error
+        finally:
+            if keeper is not None:
+                keeper.line.close()
+
+    async def _new_keeper(self) -> _Keeper:
         line, theirs = socket.socketpair()
         line.setblocking(False)
+        number = next(self._numbers)
         try:
-            try:
-                async with asyncio.timeout(limit + BACKSTOP_SECONDS):
-                    try:
-                        await self._order(b"C", number, theirs)
-                    finally:
-                        theirs.close()
-                    return await self._converse(line, {**request, "limit": limit, "memory_mb": self._memory_mb}, on_llm)
-            except TimeoutError:
-                with contextlib.suppress(OSError):
-                    await self._order(b"K", number)
-                raise CageLost(f"a call did not end within its {limit:g} s") from None
-            except OSError as error:
-                raise CageLost(f"the cage is gone: {error}") from error
-        finally:
+            await self._order(b"C", number, theirs)
+        except BaseException:
             line.close()
+            raise
+        finally:
+            theirs.close()
+        return _Keeper(number, line)
 
     async def _order(self, order: bytes, number: int, passed: socket.socket | None = None) -> None:
         rights = (
@@ -180,32 +202,10 @@ class Cage:
                 except BlockingIOError:
                     await _writable(self._control)
 
-    async def _converse(self, line: socket.socket, request: Mapping[str, Any], on_llm: OnLlm | None) -> Ending:
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(line, frames.pack(request))
-        buffer = frames.FrameBuffer(frames.MAX_FRAME)
-        judging: asyncio.Task[None] | None = None
-        try:
-            while True:
-                data = await loop.sock_recv(line, 65536)
-                if not data:
-                    raise CageLost("the cage died under a call")
-                for document in buffer.feed(data):
-                    if "llm" in document:
-                        judging = asyncio.create_task(_answer(line, document["llm"], on_llm))
-                    elif document["end"] == "broken":
-                        raise CageLost(f"the cage broke: {document['detail']}")
-                    else:
-                        if judging is not None and judging.done():
-                            judging.result()
-                        return _ending(document)
-        finally:
-            if judging is not None and not judging.done():
-                judging.cancel()
-                await asyncio.wait([judging])
-
     async def aclose(self) -> None:
         """End the zygote and every call in it."""
+        while self._idle:
+            self._idle.pop().line.close()
         self._control.close()
         try:
             await asyncio.to_thread(self._process.wait, END_SECONDS)
@@ -215,8 +215,33 @@ class Cage:
         await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
 
-def _ending(document: Mapping[str, Any]) -> Ending:
-    return Ending(**{**document, "said": document["said"] or {}})
+async def _converse(
+    line: socket.socket, request: Mapping[str, Any], on_llm: OnLlm | None
+) -> tuple[Ending, bool]:
+    """How the call ended, and whether its keeper can take another."""
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(line, frames.pack(request))
+    buffer = frames.FrameBuffer(frames.MAX_FRAME)
+    judging: asyncio.Task[None] | None = None
+    try:
+        while True:
+            data = await loop.sock_recv(line, 65536)
+            if not data:
+                raise CageLost("the cage died under a call")
+            for document in buffer.feed(data):
+                if "llm" in document:
+                    judging = asyncio.create_task(_answer(line, document["llm"], on_llm))
+                elif document["end"] == "broken":
+                    raise CageLost(f"the cage broke: {document['detail']}")
+                else:
+                    if judging is not None and judging.done():
+                        judging.result()
+                    clean = document.pop("clean")
+                    return Ending(**{**document, "said": document["said"] or {}}), clean
+    finally:
+        if judging is not None and not judging.done():
+            judging.cancel()
+            await asyncio.wait([judging])
 
 
 async def _answer(line: socket.socket, asked: Mapping[str, Any], on_llm: OnLlm | None) -> None:

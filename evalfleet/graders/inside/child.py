@@ -9,6 +9,7 @@ Says: `{"answer": {...}}`, `{"error": sentence}`, `{"functions": [...], "async":
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import inspect
 import os
@@ -152,6 +153,7 @@ def _wall_in(
     sys.path.append(request["root"])
     sys.argv = [request["file"] + ".py"]
     sys.dont_write_bytecode = True
+    gc.enable()
     # The inherited streams remember the files that they were opened on; these know that they are pipes.
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
     sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)

@@ -8,6 +8,7 @@ the call's mark in its environment, as `ps` shows it.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import time
@@ -18,14 +19,29 @@ MARK = "EVALFLEET_GRADER_CALL"
 _SECONDS = 2.0  # a process that is not gone then is stuck in the kernel: SIGKILL waits for it there
 
 
-def end_everything(pid: int) -> int | None:
-    """Kill `pid` (a child of ours, possibly reaped already) and all it started; its wait status if seen here."""
-    if os.getpid() == 1:
-        kill(-1)
-    else:
-        kill(-pid)
-        _kill_descendants() if kernel.IS_LINUX else _kill_marked(pid)
-    return _reap_until_none(pid)
+def end_everything(pid: int, deaths: int) -> tuple[int | None, bool]:
+    """Kill `pid` (a child of ours, possibly reaped already) and all it started.
+
+    Returns its wait status if seen here, and whether nothing is left. `deaths`: the descriptor that becomes readable when a child of ours has died."""
+    first = os.getpid() == 1
+    kill(-1 if first else -pid)
+    if not first and not kernel.IS_LINUX:
+        _kill_marked(pid)
+    status = None
+    until = time.monotonic() + _SECONDS
+    while time.monotonic() < until:
+        try:
+            gone, seen = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return status, True  # no child, and orphans become our children: nothing is left
+        if gone == pid:
+            status = seen
+        elif gone == 0 and select.select([deaths], [], [], 0.05 if first else 0.005)[0]:
+            os.read(deaths, 4096)
+        elif gone == 0 and not first and kernel.IS_LINUX:
+            for left in descendants(os.getpid()):
+                kill(left)
+    return status, False
 
 
 def kill(target: int) -> None:
@@ -33,23 +49,6 @@ def kill(target: int) -> None:
         os.kill(target, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass  # gone already, or a zombie's group on macOS
-
-
-def _reap_until_none(pid: int) -> int | None:
-    status = None
-    until = time.monotonic() + _SECONDS
-    while time.monotonic() < until:
-        try:
-            gone, seen = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            break
-        if gone == pid:
-            status = seen
-        if gone == 0:  # all were sent SIGKILL; a fork that was under way may have left one more
-            if os.getpid() != 1 and kernel.IS_LINUX:
-                _kill_descendants()
-            time.sleep(0.001)
-    return status
 
 
 def descendants(of: int) -> list[int]:
@@ -81,11 +80,6 @@ def _by_parent() -> dict[int, list[int]]:
         if state != b"Z":
             found.setdefault(int(parent), []).append(int(name))
     return found
-
-
-def _kill_descendants() -> None:
-    for pid in descendants(os.getpid()):
-        kill(pid)
 
 
 def marked(listing: str, pid: int, mark: str) -> list[int]:

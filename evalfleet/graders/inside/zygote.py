@@ -2,15 +2,16 @@
 
 This file is run by the interpreter that `[graders] python` names: `python -I zygote.py FD SETTINGS`. It puts up the
 walls that all calls share (user, mount, IPC and network namespace; the tree read-only), says on its control line what
-stands, and then forks one keeper for each descriptor that arrives. It imports nothing of the user's and ends when the
+stands, and then forks a keeper for each line's descriptor that arrives. It imports nothing of the user's and ends when the
 control line closes, killing the keepers that are left.
 
-Control line, in: `C` + call number (8 bytes) + one descriptor; `K` + call number: kill that keeper. Out: one document.
+Control line, in: `C` + number (8 bytes) + one descriptor: a keeper for that line; `K` + number: kill it. Out: one document.
 """
 
 from __future__ import annotations
 
 import array
+import gc
 import json
 import os
 import select
@@ -52,6 +53,8 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.dup2(null, 2)
+    gc.disable()  # a collection in a keeper would only copy pages; child.py switches it on again
+    gc.freeze()
     try:
         _Zygote(control, settings, cages, own_namespace).serve()
     finally:
@@ -130,7 +133,7 @@ class _Zygote:
         self._scratch = settings["scratch"]
         self._cages = cages
         self._own_namespace = own_namespace
-        self._keepers: dict[int, int] = {}  # call number → pid
+        self._keepers: dict[int, int] = {}  # number of its line → pid
 
     def serve(self) -> None:
         wake = keeper.child_deaths()
