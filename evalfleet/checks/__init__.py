@@ -1,1 +1,86 @@
-"""The pure language of checks: cases, the twelve expectations, trials, outcomes, verdicts. No I/O but reading case files."""
+"""The language of checks: cases, the twelve expectations, trials, outcomes, verdicts. Pure: no network, no Celery."""
+
+from __future__ import annotations
+
+from evalfleet.checks.case import (
+    Case,
+    CaseProblem,
+    LoadedCases,
+    Place,
+    Scenario,
+    case_key,
+    load_cases,
+    parse_case,
+)
+from evalfleet.checks.digest import canonical, digest
+from evalfleet.checks.expectation import Expectation, Finding, Grader, expectation_from_document
+from evalfleet.checks.matching import evaluate
+from evalfleet.checks.outcome import (
+    INFRA_CODES,
+    STOPPING_CODES,
+    GraderAnswer,
+    Judgement,
+    Meaning,
+    RunMeaning,
+    judge,
+    meaning_of,
+    spent_seconds,
+)
+from evalfleet.checks.trial import HookCall, ToolCall, Trial, TurnRecord, TurnSummary, read_trial
+from evalfleet.checks.verdict import (
+    CaseAttempts,
+    Rate,
+    Rates,
+    ScenarioTally,
+    case_status,
+    evaluation_rates,
+    pass_at_1,
+    pass_at_k,
+    pass_hat_k,
+    suite_verdict,
+    wilson,
+)
+
+__all__ = [
+    "INFRA_CODES",
+    "STOPPING_CODES",
+    "Case",
+    "CaseAttempts",
+    "CaseProblem",
+    "Expectation",
+    "Finding",
+    "Grader",
+    "GraderAnswer",
+    "HookCall",
+    "Judgement",
+    "LoadedCases",
+    "Meaning",
+    "Place",
+    "Rate",
+    "Rates",
+    "RunMeaning",
+    "Scenario",
+    "ScenarioTally",
+    "ToolCall",
+    "Trial",
+    "TurnRecord",
+    "TurnSummary",
+    "canonical",
+    "case_key",
+    "case_status",
+    "digest",
+    "evaluate",
+    "evaluation_rates",
+    "expectation_from_document",
+    "judge",
+    "load_cases",
+    "meaning_of",
+    "parse_case",
+    "pass_at_1",
+    "pass_at_k",
+    "pass_hat_k",
+    "read_trial",
+    "spent_seconds",
+    "suite_verdict",
+    "wilson",
+]

@@ -1,0 +1,154 @@
+"""Which cases does a tree carry, and what is wrong with them?
+
+Nothing here raises for a bad file: every problem of every file comes back in one go, with its place (S2).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from evalfleet.checks.near import folded
+from evalfleet.checks.nodes import compose
+from evalfleet.checks.place import CaseProblem, Place
+from evalfleet.checks.reading import MAX_PROBLEMS, Reader
+from evalfleet.checks.scenario import Case, LoadedCases, Scenario, case_key
+from evalfleet.checks.schema import id_fault, read_case
+from evalfleet.checks.source import MAX_BYTES, RefusedError, Source
+from evalfleet.checks.text import quoted, visible
+
+__all__ = [
+    "Case",
+    "CaseProblem",
+    "LoadedCases",
+    "Place",
+    "Scenario",
+    "case_key",
+    "load_cases",
+    "parse_case",
+]
+
+DRAFT = "draft"
+"""The case that drafts belong to; no file may be called so (S7)."""
+
+
+def parse_case(data: bytes, *, name: str, file: str) -> LoadedCases:
+    """One file's case, or its problems. `file` is what messages show, e.g. `evals/cases/tone.yaml` or `<stdin>`.
+
+    Never raises for what the bytes hold. Bombs are refused while they are counted: time and memory stay in proportion
+    to the file's size (A10).
+    """
+    try:
+        source = Source.decode(file, data)
+        root = compose(source)
+    except RefusedError as refused:
+        return LoadedCases(problems=(refused.problem,))
+    reader = Reader(source)
+    case = read_case(reader, root, name, file)
+    problems = sorted(reader.problems, key=_by_place)
+    if len(problems) > MAX_PROBLEMS:
+        rest = len(problems) - MAX_PROBLEMS
+        problems = problems[:MAX_PROBLEMS]
+        problems.append(CaseProblem(problems[-1].place, f"and {rest} more problems further down in this file"))
+    warnings = tuple(sorted(reader.warnings, key=_by_place))
+    return LoadedCases(() if problems else (case,), tuple(problems), warnings)
+
+
+def load_cases(root: Path, *, folder: str = "evals/cases") -> LoadedCases:
+    """The cases of `<root>/<folder>/<name>.yaml` in the order of their names (S7).
+
+    Refused by name: `.yml`, case files in a subfolder, names equal after folding, `draft`. Names that start with a dot
+    and other endings are not case files. Nothing at all, without a problem, where there is no such folder: whoever
+    asked knows whether that is one.
+    """
+    cases: list[Case] = []
+    problems: list[CaseProblem] = []
+    warnings: list[CaseProblem] = []
+    names: dict[str, str] = {}
+    for path in _files(root / folder, problems, folder):
+        file = f"{folder}/{visible(path.relative_to(root / folder).as_posix())}"
+        fault = _name_fault(path, root / folder, names)
+        if fault is not None:
+            problems.append(CaseProblem(Place(file, 1, 1), *fault))
+            continue
+        try:
+            data = _bytes(path)
+        except OSError as error:
+            problems.append(CaseProblem(Place(file, 1, 1), f"this file cannot be read: {error.strerror or error}"))
+            continue
+        loaded = parse_case(data, name=path.name.removesuffix(".yaml"), file=file)
+        cases += loaded.cases
+        problems += loaded.problems
+        warnings += loaded.warnings
+    return LoadedCases(tuple(cases), tuple(problems), tuple(warnings))
+
+
+def _files(folder: Path, problems: list[CaseProblem], shown: str) -> Iterator[Path]:
+    """What ends like a case file, below `folder`, sorted. Links to folders are not followed."""
+
+    def unreadable(error: OSError) -> None:
+        if error.filename != str(folder) or folder.exists():
+            problems.append(CaseProblem(Place(shown, 1, 1), f"{error.filename} cannot be read: {error.strerror}"))
+
+    for parent, folders, files in os.walk(folder, onerror=unreadable):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if name.casefold().endswith((".yaml", ".yml")) and not name.startswith("."):
+                yield Path(parent) / name
+
+
+def _name_fault(path: Path, folder: Path, names: dict[str, str]) -> tuple[str, str, str] | None:
+    """(message, source line, hint) if the file's name or place rules it out; else its name is taken."""
+    stem, _, ending = path.name.rpartition(".")
+    if path.parent != folder:
+        return (
+            "a case file in a subfolder is not read",
+            "",
+            f"move it to {folder.name}/{visible(path.name)}",
+        )
+    if ending != "yaml":
+        return (
+            f"a case file ends in .yaml, and this one in .{visible(ending)}",
+            "",
+            f"rename it to {visible(stem)}.yaml",
+        )
+    if not _utf8(stem):
+        return ("the name of this file is not UTF-8", "", "rename it")
+    fault = id_fault(stem)
+    if fault:
+        return (f"a case cannot be called {quoted(stem, 60)}: {fault}", "", "rename the file")
+    if folded(stem) == DRAFT:
+        return (
+            f"a case file cannot be called {path.name}: drafts belong to the case `{DRAFT}`",
+            "",
+            "rename the file",
+        )
+    twin = names.setdefault(folded(stem), path.name)
+    if twin != path.name:
+        return (
+            f"this case and {twin} have one name: letter case and Unicode form do not tell two cases apart",
+            "",
+            "rename one of them",
+        )
+    return None
+
+
+def _bytes(path: Path) -> bytes:
+    """At most a byte more than a case file may have. OSError for what is no regular file (a pipe would wait)."""
+    if not path.is_file():
+        raise OSError("it is not a regular file")
+    with path.open("rb") as stream:
+        return stream.read(MAX_BYTES + 1)
+
+
+def _utf8(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _by_place(problem: CaseProblem) -> tuple[int, int]:
+    return problem.place.line, problem.place.column

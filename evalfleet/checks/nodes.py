@@ -1,0 +1,230 @@
+"""How does one case file become a tree of YAML nodes, without ever taking more memory or time than its size allows?
+
+The tree is composed here from the parser's events, so that text stays as it is spelt, every node knows its line and
+column, and bombs are refused while they are counted and not after they went off (S1, S3, A10;
+`docs/decisions/002-yaml-from-nodes.md`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import yaml
+
+from evalfleet.checks.complaint import complained_at, in_words
+from evalfleet.checks.place import CaseProblem
+from evalfleet.checks.source import RefusedError, Source
+
+MAX_DEPTH = 100
+"""Levels of nesting, also through aliases."""
+
+MAX_NODES = 200_000
+"""Nodes of a file, where an alias counts for all that it stands for."""
+
+_COMMENT = re.compile(r"(?:(?<=[\s\0])|\A)#[^\n\r]*")
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(slots=True, eq=False)
+class ScalarNode:
+    """`text` after YAML's own folding and escapes. `plain`: written without quotes and not as block text. `end`: the
+    index of the character after it."""
+
+    text: str
+    plain: bool
+    tag: str | None
+    line: int
+    column: int
+    end: int
+
+
+@dataclass(slots=True, eq=False)
+class SequenceNode:
+    items: list[Node]
+    tag: str | None
+    line: int
+    column: int
+
+
+@dataclass(slots=True, eq=False)
+class MappingNode:
+    pairs: list[tuple[Node, Node]]
+    tag: str | None
+    line: int
+    column: int
+
+
+Node: TypeAlias = ScalarNode | SequenceNode | MappingNode
+
+
+def compose(source: Source) -> Node | None:
+    """The file's one document, or None where there is nothing but comments. Raises RefusedError."""
+    composer = _Composer(source)
+    try:
+        root = composer.document()
+    except yaml.MarkedYAMLError as error:
+        tab = composer.stray_tab(complained_at(error, source) + 1)
+        raise RefusedError(in_words(error, source, deepest=MAX_DEPTH) if tab is None else _tab(source, tab)) from error
+    except yaml.YAMLError as error:
+        raise RefusedError(source.problem(1, 1, f"this is not YAML: {error}")) from error
+    tab = composer.stray_tab(len(source.text))
+    if tab is not None:
+        raise RefusedError(_tab(source, tab))
+    return root
+
+
+def _tab(source: Source, index: int) -> CaseProblem:
+    place = source.at(index)
+    return source.problem_at(index, f"tab at {place.line}:{place.column}: use spaces", "YAML indents with spaces only")
+
+
+@dataclass(slots=True)
+class _Anchor:
+    node: Node
+    line: int
+    size: int = 0
+    height: int = 0
+    open: bool = True
+
+
+@dataclass(slots=True)
+class _Open:
+    """A collection whose end has not come yet."""
+
+    node: SequenceNode | MappingNode
+    anchor: _Anchor | None
+    before: int
+    height: int = 0
+    key: Node | None = None
+
+
+class _Composer:
+    """Counts while it builds: depth and size are checked at every event, before anything is expanded."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._spans: list[tuple[int, int]] = []
+        self._anchors: dict[str, _Anchor] = {}
+        self._stack: list[_Open] = []
+        self._count = 0
+        self._root: Node | None = None
+
+    def document(self) -> Node | None:
+        documents = 0
+        for event in self._events():
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._refused(event, "a second document starts here; a case file holds one", "delete `---`")
+            elif isinstance(event, yaml.NodeEvent):
+                self._node(event)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                self._close()
+        return self._root
+
+    def _events(self) -> Iterator[Any]:
+        loader = _LOADER(self._source.text)
+        try:
+            while loader.check_event():
+                yield loader.get_event()
+        finally:
+            loader.dispose()
+
+    def _node(self, event: Any) -> None:
+        start, end = event.start_mark, event.end_mark
+        line, column = start.line + 1, start.column + 1
+        if isinstance(event, yaml.AliasEvent):
+            self._alias(event)
+            return
+        self._grow(event, 1)
+        if isinstance(event, yaml.ScalarEvent):
+            plain = not event.style
+            if not plain:
+                self._spans.append((start.index, end.index))
+            scalar = ScalarNode(event.value, plain, event.tag, line, column, end.index)
+            self._anchor(event, scalar, size=1, finished=True)
+            self._place(scalar, 1)
+            return
+        if len(self._stack) >= MAX_DEPTH:
+            raise self._refused(event, f"nested deeper than {MAX_DEPTH} levels")
+        node: SequenceNode | MappingNode
+        if isinstance(event, yaml.SequenceStartEvent):
+            node = SequenceNode([], event.tag, line, column)
+        else:
+            node = MappingNode([], event.tag, line, column)
+        anchor = self._anchor(event, node, size=0, finished=False)
+        self._stack.append(_Open(node, anchor, self._count - 1))
+
+    def _alias(self, event: Any) -> None:
+        anchor = self._anchors.get(event.anchor)
+        if anchor is None:
+            raise self._refused(
+                event,
+                f"`*{event.anchor}` is an alias, and nothing before it is marked `&{event.anchor}`",
+                f'if it is text, quote it: "*{event.anchor}"',
+            )
+        if anchor.open:
+            raise self._refused(event, f"`*{event.anchor}` stands inside `&{event.anchor}` itself: a cycle has no end")
+        if len(self._stack) + anchor.height > MAX_DEPTH:
+            raise self._refused(event, f"nested deeper than {MAX_DEPTH} levels through `*{event.anchor}`")
+        self._grow(event, anchor.size)
+        self._place(anchor.node, anchor.height)
+
+    def _anchor(self, event: Any, node: Node, *, size: int, finished: bool) -> _Anchor | None:
+        if event.anchor is None:
+            return None
+        anchor = _Anchor(node, node.line, size=size, height=1, open=not finished)
+        self._anchors[event.anchor] = anchor
+        return anchor
+
+    def _close(self) -> None:
+        done = self._stack.pop()
+        if done.anchor is not None:
+            done.anchor.size = self._count - done.before
+            done.anchor.height = done.height + 1
+            done.anchor.open = False
+        self._place(done.node, done.height + 1)
+
+    def _place(self, node: Node, height: int) -> None:
+        if not self._stack:
+            self._root = node
+            return
+        parent = self._stack[-1]
+        parent.height = max(parent.height, height)
+        if isinstance(parent.node, SequenceNode):
+            parent.node.items.append(node)
+        elif parent.key is None:
+            parent.key = node
+        else:
+            parent.node.pairs.append((parent.key, node))
+            parent.key = None
+
+    def _grow(self, event: Any, size: int) -> None:
+        self._count += size
+        if self._count > MAX_NODES:
+            raise self._refused(
+                event,
+                f"more than {MAX_NODES:,} values up to here, aliases written out",
+                "split the file into several cases, or repeat less with `*`",
+            )
+
+    def _refused(self, event: Any, message: str, hint: str = "") -> RefusedError:
+        return RefusedError(self._source.problem(event.start_mark.line + 1, event.start_mark.column + 1, message, hint))
+
+    def stray_tab(self, end: int) -> int | None:
+        """The index of the first tab before `end` that is outside quotes, block text and comments (S3)."""
+        text = self._source.text
+        if "\t" not in text[:end]:
+            return None
+        at = 0
+        for start, stop in [*self._spans, (end, end)]:
+            gap = text[at : min(start, end)]
+            tab = _COMMENT.sub(lambda found: " " * len(found.group()), gap).find("\t")
+            if tab >= 0:
+                return at + tab
+            at = max(at, stop)
+        return None

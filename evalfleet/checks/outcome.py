@@ -1,0 +1,339 @@
+"""What does a terminal run mean, and is the attempt passed, failed, error or missing?
+
+Two pure functions. `meaning_of` decides from the run and its journal by the platform's clock, so that whoever finds the
+run again decides the same (S12, S17). `judge` puts the assertions and the graders' answers together (S16, S21–S26).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from evalfleet.checks.expectation import Finding, Grader
+from evalfleet.checks.matching import evaluate
+from evalfleet.checks.scenario import Scenario
+from evalfleet.checks.text import json_safe, one_line, plain_number
+from evalfleet.checks.trial import Trial, TurnRecord, failure_sentence, once, run_seconds
+
+INFRA_CODES = frozenset(
+    {
+        "server_lost",
+        "usage_window_exceeded",
+        "out_of_funds",
+        "rate_limited",
+        "internal_error",
+        "upstream_unavailable",
+    }
+)
+"""Failure codes of a run that are the platform's trouble, never the agent's (S17)."""
+
+STOPPING_CODES = frozenset({"out_of_funds", "usage_window_exceeded"})
+"""Of these, the ones after which every further launch would fail too: the evaluation stops (S17)."""
+
+TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+
+FEEDBACK_LINE = 500
+"""Characters of one grader's line in `judge_feedback`."""
+
+FEEDBACK = 4000
+"""Characters of `judge_feedback` in all."""
+
+
+class Meaning(enum.Enum):
+    """RESULT: judged by its content. TIMEOUT and WAITING: an error of the attempt. NO_RESULT: tried again, then
+    missing."""
+
+    RESULT = "result"
+    TIMEOUT = "timeout"
+    WAITING = "waiting"
+    NO_RESULT = "no_result"
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeaning:
+    """`reason`: the sentence, empty for a plain result. `code`: the run's failure code, or ours (`cancelled`,
+    `not_terminal`, `not_played`). `retryable_agent`: the agent failed with `retryable: true` and a code that is not
+    the platform's; it is tried again and then recorded as the agent's (S17)."""
+
+    meaning: Meaning
+    reason: str
+    code: str = ""
+    retryable_agent: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"meaning": self.meaning.value, "reason": self.reason, "code": self.code}
+        return document | ({"retryable_agent": True} if self.retryable_agent else {})
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> RunMeaning:
+        """The meaning of our own document. ValueError, with the reason, if it is none."""
+        try:
+            return cls(
+                Meaning(document["meaning"]),
+                document["reason"],
+                document.get("code", ""),
+                document.get("retryable_agent", False),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"this is not the document of a meaning: {error!r}") from error
+
+
+def spent_seconds(turns: Sequence[TurnRecord]) -> float:
+    """Σ(completed_at − started_at) over the turns: queueing, our back-off and grading don't count (S12)."""
+    return sum(run_seconds(turn.run) for turn in turns)
+
+
+def meaning_of(
+    turns: Sequence[TurnRecord],
+    *,
+    timeout: float,
+    infra_codes: Collection[str] = (),
+    not_played: str | None = None,
+) -> RunMeaning:
+    """What the scenario's own turns, as far as they were played, mean together (S12, S17).
+
+    `timeout` in seconds, `infra_codes` those of `[harness]` beside INFRA_CODES. `not_played`: the agent ended the
+    conversation before (S8), so that having no turn is a result of the agent's. In this order: not terminal → no
+    result; spent ≥ timeout → timeout, whatever the status; then the first turn that did not succeed decides.
+    """
+    if not turns:
+        if not_played is not None:
+            return RunMeaning(Meaning.RESULT, "", "not_played")
+        return RunMeaning(Meaning.NO_RESULT, "no run was started", "not_terminal")
+    for turn in turns:
+        if turn.run.get("status") not in TERMINAL:
+            return RunMeaning(Meaning.NO_RESULT, _said(turns, turn), "not_terminal")
+    spent = spent_seconds(turns)
+    if spent >= timeout:
+        number = len(turns)
+        in_turns = f" in {number} turns" if number > 1 else ""
+        return RunMeaning(
+            Meaning.TIMEOUT,
+            f"timed out: {_seconds(spent)} spent{in_turns}, and the timeout is {_seconds(timeout)}",
+            "timeout",
+        )
+    retryable = False
+    for turn in turns:
+        status = turn.run.get("status")
+        if status == "cancelled":
+            if _asks_a_person(turn):
+                return RunMeaning(
+                    Meaning.WAITING, "it asked a person and waited; nobody answers in an evaluation", "waiting"
+                )
+            return RunMeaning(Meaning.NO_RESULT, _said(turns, turn), "cancelled")
+        if status == "failed":
+            failure = turn.run.get("failure")
+            code = str(failure.get("code") or "") if isinstance(failure, Mapping) else ""
+            if code in INFRA_CODES or code in infra_codes:
+                return RunMeaning(Meaning.NO_RESULT, _said(turns, turn), code)
+            retryable = retryable or (isinstance(failure, Mapping) and failure.get("retryable") is True)
+    first = next((turn for turn in turns if turn.run.get("status") == "failed"), None)
+    if first is None:
+        return RunMeaning(Meaning.RESULT, "")
+    failure = first.run.get("failure")
+    code = str(failure.get("code") or "") if isinstance(failure, Mapping) else ""
+    return RunMeaning(Meaning.RESULT, _said(turns, first), code, retryable)
+
+
+@dataclass(frozen=True, slots=True)
+class GraderAnswer:
+    """What came back from one call of a grader.
+
+    `kind`: `answered` (then `passed` is a bool) | `error` (the grader raised, hung, crashed or answered unreadably:
+    S24) | `judge_unavailable` (the judge's trouble, S26: the attempt is missing) | `stopped` (no judge configured, or
+    its key refused: grading stops). `error` is a sentence unless answered. `log`: its stdout and stderr, cut.
+    `llm_amount`: money as a decimal string.
+    """
+
+    name: str
+    kind: str
+    passed: bool | None = None
+    score: float | None = None
+    why: str | None = None
+    error: str | None = None
+    log: str = ""
+    duration_ms: int = 0
+    llm_calls: int = 0
+    llm_tokens: int = 0
+    llm_amount: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON that every writer accepts: lone surrogates in a judge's words become U+FFFD (B11)."""
+        document: dict[str, Any] = json_safe(asdict(self))
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> GraderAnswer:
+        """The answer of our own document. ValueError, with the reason, if it is none."""
+        known = {item.name for item in fields(cls)}
+        try:
+            return cls(**{key: value for key, value in document.items() if key in known})
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"this is not the document of a grader's answer: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The attempt's outcome with its reason, and what every assertion found, in file order.
+
+    `outcome`: `passed` | `failed` | `error` | `missing` (S16). `judge_score`: a plain decimal, the mean of the
+    graders' scores (S25). `judge_feedback`: a line for each grader; for an error the reason.
+    """
+
+    outcome: str
+    reason: str | None
+    findings: tuple[Finding, ...]
+    judge_score: str | None
+    judge_feedback: str | None
+
+    @property
+    def verdict(self) -> str | None:
+        """On the wire: an error is `failed`, a missing attempt is never recorded."""
+        return {"passed": "passed", "failed": "failed", "error": "failed"}.get(self.outcome)
+
+
+def judge(scenario: Scenario, trial: Trial, meaning: RunMeaning, answers: Sequence[GraderAnswer]) -> Judgement:
+    """The judgement of one attempt. `answers` in the order of `scenario.graders`; fewer than those: not graded yet,
+    which is missing.
+
+    Where several outcomes would fit, the first of these wins: missing (there is no judgement without a run or a judge),
+    error (whoever broke is not the agent), failed, passed.
+    """
+    if meaning.meaning is Meaning.NO_RESULT:
+        return Judgement("missing", meaning.reason, _undecided(scenario, meaning.reason), None, None)
+    if meaning.meaning is not Meaning.RESULT:
+        findings = _findings(scenario, trial, {}, ungraded=f"not graded: {meaning.reason}")
+        return Judgement("error", meaning.reason, findings, None, _cut(meaning.reason))
+    if trial.not_played is not None:
+        return Judgement("failed", trial.not_played, _undecided(scenario, trial.not_played), None, None)
+    paired = dict(zip(_grader_places(scenario), answers, strict=False))
+    findings = _findings(scenario, trial, paired, ungraded="it has not been graded yet")
+    missing = _why_missing(scenario, findings, paired)
+    if missing is not None:
+        return Judgement("missing", missing, findings, None, None)
+    broken = [finding for finding in findings if finding.passed is None]
+    if broken:
+        return Judgement("error", broken[0].sentence, findings, None, _cut(broken[0].sentence))
+    score, feedback = _score(answers), _feedback(scenario, answers)
+    failed = [finding for finding in findings if not finding.passed]
+    if failed:
+        return Judgement("failed", failed[0].sentence, findings, score, feedback)
+    if trial.error is not None and all(expectation.negative for expectation in scenario.expect):
+        reason = f"{trial.error} (the scenario says only what must not happen, which does not pass a turn that failed)"
+        return Judgement("failed", reason, findings, score, feedback)
+    return Judgement("passed", None, findings, score, feedback)
+
+
+def _grader_places(scenario: Scenario) -> list[int]:
+    return [index for index, expectation in enumerate(scenario.expect) if isinstance(expectation, Grader)]
+
+
+def _findings(
+    scenario: Scenario, trial: Trial, paired: Mapping[int, GraderAnswer], *, ungraded: str
+) -> tuple[Finding, ...]:
+    """One for each expectation, in file order."""
+    found: list[Finding] = []
+    for index, expectation in enumerate(scenario.expect):
+        if not isinstance(expectation, Grader):
+            found.append(evaluate(expectation, trial, index=index))
+        elif index not in paired:
+            found.append(Finding(index, expectation.kind, None, f"{expectation.name}: {ungraded}"))
+        else:
+            found.append(Finding(index, expectation.kind, *_graded(expectation, paired[index])))
+    return tuple(found)
+
+
+def _undecided(scenario: Scenario, reason: str) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(index, expectation.kind, None, f"not judged: {reason}")
+        for index, expectation in enumerate(scenario.expect)
+    )
+
+
+def _why_missing(scenario: Scenario, findings: Sequence[Finding], paired: Mapping[int, GraderAnswer]) -> str | None:
+    """The first grader without a judge's word (S26), or without any answer yet, in its sentence."""
+    for number, index in enumerate(_grader_places(scenario)):
+        answer = paired.get(index)
+        if answer is None or answer.name != scenario.graders[number].name:
+            return findings[index].sentence
+        if answer.kind == "judge_unavailable":
+            return f"judge_unavailable: {findings[index].sentence}"
+        if answer.kind == "stopped":
+            return findings[index].sentence
+    return None
+
+
+def _graded(expectation: Grader, answer: GraderAnswer) -> tuple[bool | None, str]:
+    """The finding of a grader's answer: its own `pass` has to hold, and `pass_below` too (S25)."""
+    name = expectation.name
+    if answer.name != name:
+        return None, f"{name}: the answer that came is one of {one_line(answer.name, 80)}"
+    if answer.kind != "answered" or answer.passed is None:
+        return None, f"{name}: {one_line(answer.error or answer.kind, FEEDBACK_LINE)}"
+    said = f": {one_line(answer.why, 300)}" if answer.why else ""
+    score = "" if answer.score is None else f" with the score {plain_number(answer.score)}"
+    if not answer.passed:
+        return False, f"{name} failed it{score}{said}"
+    below = expectation.pass_below
+    if below is not None:
+        if answer.score is None:
+            return False, f"{name} passed it, but gave no score, and pass_below is {plain_number(below)}{said}"
+        if answer.score < below:
+            return False, f"{name} gave {plain_number(answer.score)}, below {plain_number(below)}{said}"
+    return True, f"{name} passed it{score}{said}"
+
+
+def _score(answers: Sequence[GraderAnswer]) -> str | None:
+    """The mean of the scores as a plain decimal, to twelve places (S25)."""
+    scores = [Fraction(Decimal(repr(answer.score))) for answer in answers if answer.score is not None]
+    if not scores:
+        return None
+    mean = sum(scores, Fraction(0)) / len(scores)
+    whole, rest = divmod(abs(round(mean * 10**12)), 10**12)
+    digits = f"{whole}.{rest:012d}".rstrip("0").rstrip(".")
+    return f"-{digits}" if mean < 0 and digits != "0" else digits
+
+
+def _feedback(scenario: Scenario, answers: Sequence[GraderAnswer]) -> str | None:
+    """One line for each grader: its name, what it decided, its score, why."""
+    lines = []
+    for grader, answer in zip(scenario.graders, answers, strict=False):
+        parts = [grader.name, "passed" if answer.passed else "failed"]
+        parts += [plain_number(answer.score)] if answer.score is not None else []
+        parts += [answer.why] if answer.why else []
+        lines.append(one_line(": ".join(parts), FEEDBACK_LINE))
+    return _cut("\n".join(lines)) if lines else None
+
+
+def _cut(feedback: str) -> str:
+    lines = (one_line(line, FEEDBACK) for line in feedback.split("\n"))
+    text = "\n".join(lines)
+    return text if len(text) <= FEEDBACK else text[: FEEDBACK - 1] + "…"
+
+
+def _said(turns: Sequence[TurnRecord], turn: TurnRecord) -> str:
+    where = f"turn {list(turns).index(turn) + 1} of {len(turns)}" if len(turns) > 1 else "the run"
+    return f"{where} {failure_sentence(turn.run)}"
+
+
+def _asks_a_person(turn: TurnRecord) -> bool:
+    """An `interaction.created` without its `interaction.answered`."""
+    open_asks: list[str] = []
+    for event in once(turn.events):
+        data = event.get("data")
+        identity = ""
+        if isinstance(data, Mapping):
+            identity = str(data.get("id") or data.get("interaction_id") or "")
+        if event.get("type") == "interaction.created":
+            open_asks.append(identity)
+        elif event.get("type") == "interaction.answered" and open_asks:
+            open_asks.remove(identity) if identity in open_asks else open_asks.pop()
+    return bool(open_asks)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{plain_number(round(seconds, 1))} s"

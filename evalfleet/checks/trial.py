@@ -1,0 +1,326 @@
+"""What happened in one trial of a scenario, read from the wire documents of its turns?
+
+Built purely from runs, messages, outputs and events as the platform gave them (S8, S11), and stored as it is built:
+scoring an artifact again sees the same trial.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any, TypeVar
+
+from evalfleet.checks.text import as_text, bounded, json_safe, one_line, parsed_once
+
+PLATFORM_SOURCE = "splox.toolkit"
+FAILURE_SHOWN = 1000
+"""Characters of a run's failure message that the trial's sentence repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """One turn as read from the platform: what was said, and the wire documents of its run as they came."""
+
+    user: str
+    run: Mapping[str, Any]
+    messages: Sequence[Mapping[str, Any]]
+    outputs: Sequence[Mapping[str, Any]]
+    events: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSummary:
+    """One turn of a trial. `answer` None: the run gave none. Times as the platform wrote them (RFC 3339)."""
+
+    run_id: str
+    chat_id: str
+    user: str
+    status: str
+    failure: Mapping[str, Any] | None
+    started_at: str | None
+    completed_at: str | None
+    answer: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the agent made. Its identity is (run_id, id). `turn` from 0 within the scenario; `message`: the
+    position of the assistant message, so that calls made at once have the same (S20)."""
+
+    run_id: str
+    id: str
+    name: str
+    args: Any
+    result: Any
+    has_result: bool
+    turn: int
+    message: int
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """A point of the loop that was asked. `fallback`: an older answer was replayed, which counts as `failed` (S22)."""
+
+    run_id: str
+    hook: str
+    decision: str
+    source: str
+    duration_ms: float | None
+    fallback: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One trial of one scenario. `not_played`: the sentence of S8, where the agent ended the conversation before all
+    turns of this scenario were played. `error`: the sentence of the first turn that did not succeed."""
+
+    turns: tuple[TurnSummary, ...]
+    tool_calls: tuple[ToolCall, ...]
+    hooks: tuple[HookCall, ...]
+    final_answer: str | None
+    error: str | None
+    duration_ms: int
+    not_played: str | None = None
+
+    def run_document(self) -> dict[str, Any]:
+        """What a grader gets as `run` (S27). A fresh copy that JSON can hold; its text is as in the artifact."""
+        document: dict[str, Any] = json_safe(
+            {
+                "final_answer": self.final_answer,
+                "tool_calls": [
+                    {"id": call.id, "name": call.name, "args": call.args, "result": call.result, "turn": call.turn}
+                    for call in self.tool_calls
+                ],
+                "error": self.error,
+                "turns": len(self.turns),
+                "duration_ms": self.duration_ms,
+            }
+        )
+        return document
+
+    def to_json(self) -> dict[str, Any]:
+        """What the artifact stores. Lone surrogates become U+FFFD here and nowhere before (B11): the trial that was
+        judged live had them, each one character as its replacement is, so lengths and verdicts stay."""
+        document: dict[str, Any] = json_safe(
+            {
+                "turns": [asdict(turn) for turn in self.turns],
+                "tool_calls": [_shallow(call) for call in self.tool_calls],
+                "hooks": [_shallow(hook) for hook in self.hooks],
+                "final_answer": self.final_answer,
+                "error": self.error,
+                "duration_ms": self.duration_ms,
+                "not_played": self.not_played,
+            }
+        )
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Trial:
+        """The trial of our own document. ValueError, with the reason, if it is none."""
+        try:
+            return cls(
+                turns=tuple(_built(TurnSummary, turn) for turn in document["turns"]),
+                tool_calls=tuple(_built(ToolCall, call) for call in document["tool_calls"]),
+                hooks=tuple(_built(HookCall, hook) for hook in document["hooks"]),
+                final_answer=document["final_answer"],
+                error=document["error"],
+                duration_ms=document["duration_ms"],
+                not_played=document.get("not_played"),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"this is not the document of a trial: {error!r}") from error
+
+
+def read_trial(turns: Sequence[TurnRecord], *, not_played: str | None = None) -> Trial:
+    """The trial of one scenario from its own turns, none of an earlier scenario among them (S11)."""
+    return Trial(
+        turns=tuple(_summary(turn) for turn in turns),
+        tool_calls=tuple(call for number, turn in enumerate(turns) for call in _tool_calls(number, turn)),
+        hooks=tuple(hook for turn in turns for hook in _hooks(turn)),
+        final_answer=answer_of(turns[-1]) if turns and not_played is None else None,
+        error=_error(turns),
+        duration_ms=round(sum(run_seconds(turn.run) for turn in turns) * 1000),
+        not_played=not_played,
+    )
+
+
+def answer_of(turn: TurnRecord) -> str | None:
+    """The answer of a turn: its first `result` output named `final_message`, else its first `result`, else the last
+    text of the assistant. A value that is not text is compact JSON; null is no answer (S11, B19)."""
+    results = [
+        output
+        for output in once(turn.outputs)
+        if output.get("type", "result") == "result" and output.get("value") is not None
+    ]
+    named = [output for output in results if output.get("name") == "final_message"]
+    for output in [*named, *results]:
+        return as_text(bounded(output["value"]))
+    for message in reversed(_messages(turn)):
+        if message.get("role") == "assistant":
+            texts = [part["text"] for part in _parts(message) if part.get("type") == "text" and _is_text(part, "text")]
+            if any(texts):
+                return "".join(texts)
+    return None
+
+
+def run_seconds(run: Mapping[str, Any]) -> float:
+    """Seconds from a run's start to its end by the platform's clock; 0 for one that never started (S12)."""
+    started, completed = instant(run.get("started_at")), instant(run.get("completed_at"))
+    return max(0.0, (completed - started).total_seconds()) if started and completed else 0.0
+
+
+def instant(stamp: Any) -> datetime | None:
+    """An RFC 3339 time, or None for what is none."""
+    if not isinstance(stamp, str):
+        return None
+    try:
+        read = datetime.fromisoformat(stamp)
+    except ValueError:
+        return None
+    return read if read.tzinfo is not None else None
+
+
+def once(documents: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Documents without the replays of at-least-once delivery: one for each `id`, the first (B04)."""
+    seen: set[str] = set()
+    for document in documents:
+        identity = document.get("id")
+        if isinstance(identity, str) and identity:
+            if identity in seen:
+                continue
+            seen.add(identity)
+        yield document
+
+
+def _messages(turn: TurnRecord) -> list[Mapping[str, Any]]:
+    """The run's own messages, in order."""
+    run_id = turn.run.get("id")
+    return [message for message in once(turn.messages) if message.get("run_id", run_id) == run_id]
+
+
+def _parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [part for part in content if isinstance(part, Mapping)] if isinstance(content, Sequence) else []
+
+
+def _values(message: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
+    """The `json` parts of one kind: `tool_call` or `tool_result`."""
+    for part in _parts(message):
+        value = part.get("value")
+        if part.get("type") == "json" and isinstance(value, Mapping) and value.get("type") == kind:
+            inner = value.get(kind)
+            if isinstance(inner, Mapping):
+                yield inner
+
+
+def _tool_calls(number: int, turn: TurnRecord) -> Iterator[ToolCall]:
+    """Calls in the order they were made, each with its result from anywhere in the run (B05). The last result of a
+    call counts; a call that comes again with its id is the same one."""
+    messages = _messages(turn)
+    run_id = str(turn.run.get("id") or "")
+    results = {
+        result["tool_call_id"]: result.get("output")
+        for message in messages
+        for result in _values(message, "tool_result")
+        if _is_text(result, "tool_call_id")
+    }
+    seen: set[str] = set()
+    for position, message in enumerate(messages):
+        if message.get("role") != "assistant":
+            continue
+        for call in _values(message, "tool_call"):
+            identity = call["id"] if _is_text(call, "id") else ""
+            if identity in seen:
+                continue
+            if identity:
+                seen.add(identity)
+            yield ToolCall(
+                run_id=run_id,
+                id=identity,
+                name=call["name"] if _is_text(call, "name") else "",
+                args=bounded(parsed_once(call.get("args"))),
+                result=bounded(results.get(identity)),
+                has_result=bool(identity) and identity in results,
+                turn=number,
+                message=position,
+            )
+
+
+def _hooks(turn: TurnRecord) -> Iterator[HookCall]:
+    run_id = str(turn.run.get("id") or "")
+    for event in once(turn.events):
+        kind, data = event.get("type"), event.get("data")
+        if kind not in ("hook.called", "hook.fallback") or not isinstance(data, Mapping):
+            continue
+        fallback = kind == "hook.fallback"
+        duration = data.get("duration_ms")
+        yield HookCall(
+            run_id=run_id,
+            hook=str(data.get("hook") or ""),
+            decision="failed" if fallback else str(data.get("decision") or ""),
+            source=str(data.get("source") or ""),
+            duration_ms=duration if isinstance(duration, (int, float)) and not isinstance(duration, bool) else None,
+            fallback=fallback,
+        )
+
+
+def _summary(turn: TurnRecord) -> TurnSummary:
+    run = turn.run
+    failure = run.get("failure")
+    return TurnSummary(
+        run_id=str(run.get("id") or ""),
+        chat_id=str(run.get("chat_id") or ""),
+        user=turn.user,
+        status=str(run.get("status") or ""),
+        failure=copy.deepcopy(dict(failure)) if isinstance(failure, Mapping) else None,
+        started_at=_stamp(run, "started_at"),
+        completed_at=_stamp(run, "completed_at"),
+        answer=answer_of(turn),
+    )
+
+
+def _error(turns: Sequence[TurnRecord]) -> str | None:
+    for number, turn in enumerate(turns, 1):
+        status = turn.run.get("status")
+        if status != "succeeded":
+            where = f"turn {number} of {len(turns)}" if len(turns) > 1 else "the run"
+            return f"{where} {failure_sentence(turn.run)}"
+    return None
+
+
+def failure_sentence(run: Mapping[str, Any]) -> str:
+    """`failed: agent_exit: exit status 3`, `was cancelled`, `is still running`: one line, cut."""
+    status = str(run.get("status") or "of unknown status")
+    if status == "cancelled":
+        return "was cancelled"
+    if status != "failed":
+        return f"is still {status}"
+    failure = run.get("failure")
+    if not isinstance(failure, Mapping):
+        return "failed without a reason"
+    said = [str(failure[key]) for key in ("code", "message") if failure.get(key)]
+    return one_line("failed: " + ": ".join(said), FAILURE_SHOWN) if said else "failed without a reason"
+
+
+def _stamp(run: Mapping[str, Any], key: str) -> str | None:
+    return run[key] if _is_text(run, key) else None
+
+
+def _is_text(document: Mapping[str, Any], key: str) -> bool:
+    return isinstance(document.get(key), str)
+
+
+def _shallow(record: ToolCall | HookCall) -> dict[str, Any]:
+    """Field by field without copying arguments and results: `json_safe` makes the copy."""
+    return {item.name: getattr(record, item.name) for item in fields(record)}
+
+
+_Record = TypeVar("_Record", TurnSummary, ToolCall, HookCall)
+
+
+def _built(cls: type[_Record], document: Mapping[str, Any]) -> _Record:
+    return cls(**{item.name: document[item.name] for item in fields(cls)})

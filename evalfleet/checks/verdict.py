@@ -1,0 +1,178 @@
+"""What do the outcomes of many trials say: pass, flaky, fail or incomplete, and at which rates? (S18, S29, S30)"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+PASS, FLAKY, FAIL, INCOMPLETE = "pass", "flaky", "fail", "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioTally:
+    """Attempts of one scenario by outcome; they are disjoint and sum to its trials (S16)."""
+
+    passed: int = 0
+    failed: int = 0
+    errors: int = 0
+    missing: int = 0
+
+    @property
+    def trials(self) -> int:
+        return self.passed + self.failed + self.errors + self.missing
+
+    @property
+    def recorded(self) -> int:
+        return self.trials - self.missing
+
+    @property
+    def verdict(self) -> str:
+        """`pass` all, `flaky` some, `fail` none, `incomplete` if any attempt is missing or there is none (S29)."""
+        if self.missing or not self.trials:
+            return INCOMPLETE
+        if self.passed == self.trials:
+            return PASS
+        return FLAKY if self.passed else FAIL
+
+
+def suite_verdict(tallies: Iterable[ScenarioTally]) -> str:
+    """The worst of the scenarios: `fail` before `incomplete` before `flaky` before `pass`; `incomplete` for none."""
+    verdicts = {tally.verdict for tally in tallies}
+    for verdict in (FAIL, INCOMPLETE, FLAKY, PASS):
+        if verdict in verdicts:
+            return verdict
+    return INCOMPLETE
+
+
+def case_status(k: int, verdicts: Mapping[int, str]) -> str:
+    """A case's status on the API: `pending` until all k attempts are in, then `passed`, `flaky` or `failed` (S29).
+    `verdicts`: attempt index → `passed` or `failed`."""
+    if len(verdicts) < k:
+        return "pending"
+    passed = _passed(verdicts)
+    if passed == len(verdicts):
+        return "passed"
+    return "flaky" if passed else "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseAttempts:
+    """What is recorded of one case of an evaluation: attempt index → verdict, and → judge score where there is one."""
+
+    verdicts: Mapping[int, str]
+    scores: Mapping[int, Decimal | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The rates of an evaluation, from 0 to 1 but for the score; None where there is nothing to compute one from."""
+
+    pass_at_1: float | None
+    pass_hat_k: float | None
+    judge_score: float | None
+
+
+def evaluation_rates(k: int, cases: Iterable[CaseAttempts]) -> Rates:
+    """The three numbers of S30, exactly: `pass_at_1` = mean over cases with attempts of passed ÷ recorded;
+    `pass_hat_k` = share, of the cases with all k recorded, in which all passed; `judge_score` = mean of all scores."""
+    shares: list[Fraction] = []
+    complete = reliable = scored = 0
+    total = Fraction(0)
+    for case in cases:
+        if case.verdicts:
+            passed = _passed(case.verdicts)
+            shares.append(Fraction(passed, len(case.verdicts)))
+            if len(case.verdicts) >= k:
+                complete += 1
+                reliable += passed == len(case.verdicts)
+        for score in case.scores.values():
+            if score is not None:
+                scored += 1
+                total += Fraction(score)
+    return Rates(
+        pass_at_1=float(sum(shares, Fraction(0)) / len(shares)) if shares else None,
+        pass_hat_k=float(Fraction(reliable, complete)) if complete else None,
+        judge_score=float(total / scored) if scored else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A rate of the report. `value` over what is recorded, `n` scenarios behind it, `missing` attempts of all of them;
+    `low` and `high`: had every missing attempt failed, or passed (S18). All None where n is 0."""
+
+    value: float | None
+    n: int
+    missing: int
+    low: float | None
+    high: float | None
+
+
+def pass_at_1(tallies: Iterable[ScenarioTally]) -> Rate:
+    """Mean over scenarios with attempts of passed ÷ recorded. The bounds are over all scenarios."""
+    all_tallies = [tally for tally in tallies if tally.trials]
+    seen = [tally for tally in all_tallies if tally.recorded]
+    return Rate(
+        _mean([Fraction(tally.passed, tally.recorded) for tally in seen]),
+        len(seen),
+        _missing(all_tallies),
+        _mean([Fraction(tally.passed, tally.trials) for tally in all_tallies]),
+        _mean([Fraction(tally.passed + tally.missing, tally.trials) for tally in all_tallies]),
+    )
+
+
+def pass_at_k(tallies: Iterable[ScenarioTally]) -> Rate:
+    """Share of complete scenarios in which at least one trial passed: it *can* do it. A scenario that passed once
+    counts as complete: what is missing cannot change it."""
+    all_tallies = [tally for tally in tallies if tally.trials]
+    seen = [tally for tally in all_tallies if not tally.missing or tally.passed]
+    return Rate(
+        _mean([Fraction(tally.passed > 0) for tally in seen]),
+        len(seen),
+        _missing(all_tallies),
+        _mean([Fraction(tally.passed > 0) for tally in all_tallies]),
+        _mean([Fraction(tally.passed + tally.missing > 0) for tally in all_tallies]),
+    )
+
+
+def pass_hat_k(tallies: Iterable[ScenarioTally]) -> Rate:
+    """Share of complete scenarios in which every trial passed: it *reliably* does it (S30)."""
+    all_tallies = [tally for tally in tallies if tally.trials]
+    seen = [tally for tally in all_tallies if not tally.missing]
+    return Rate(
+        _mean([Fraction(tally.passed == tally.trials) for tally in seen]),
+        len(seen),
+        _missing(all_tallies),
+        _mean([Fraction(tally.passed == tally.trials) for tally in all_tallies]),
+        _mean([Fraction(tally.passed + tally.missing == tally.trials) for tally in all_tallies]),
+    )
+
+
+def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float] | None:
+    """Wilson's interval for a share (S30), within 0 and 1; None for n = 0. z = 1.96 is 95 %."""
+    if n <= 0:
+        return None
+    if not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n}")
+    share = successes / n
+    spread = z * z / n
+    centre = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / n + spread / (4 * n))
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == n else min(1.0, centre + half)
+    return low, high
+
+
+def _passed(verdicts: Mapping[int, str]) -> int:
+    return sum(verdict == "passed" for verdict in verdicts.values())
+
+
+def _missing(tallies: Iterable[ScenarioTally]) -> int:
+    return sum(tally.missing for tally in tallies)
+
+
+def _mean(shares: list[Fraction]) -> float | None:
+    return float(sum(shares, Fraction(0)) / len(shares)) if shares else None
