@@ -91,11 +91,18 @@ class Pipe:
 class AgentProcess:
     """A program that runs, made by `start`. Whoever started it calls `close`, whatever happened."""
 
-    def __init__(self, process: asyncio.subprocess.Process, stdout: Pipe, stderr: Pipe, record: Path) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        feeding: asyncio.Task[None],
+        stdout: Pipe,
+        stderr: Pipe,
+        record: Path,
+    ) -> None:
         self._process = process
+        self._feeding = feeding
         self.pid = process.pid
         self._record = record
-        self._writing: asyncio.WriteTransport | None = None
         self.stdout = stdout
         self.stderr = stderr
         self._exit = asyncio.create_task(self._watch(), name=f"agent {process.pid}")
@@ -126,10 +133,11 @@ class AgentProcess:
             raise
         for descriptor in (in_read, out_write, err_write):
             os.close(descriptor)
-        agent = cls(process, Pipe(out_read), Pipe(err_read), records / str(process.pid))
+        feeding = asyncio.create_task(_feed(in_write, stdin))
+        feeding.add_done_callback(lambda _: os.close(in_write))  # also when it was cancelled before its first step
+        agent = cls(process, feeding, Pipe(out_read), Pipe(err_read), records / str(process.pid))
         try:
             await agent._note()
-            await agent._write(in_write, stdin)
         except BaseException:
             await asyncio.shield(agent.close())
             raise
@@ -162,8 +170,8 @@ class AgentProcess:
             self._exit.cancel()  # its record stays for the next start
         self.stdout.close()
         self.stderr.close()
-        if self._writing is not None:
-            self._writing.abort()
+        self._feeding.cancel()
+        await asyncio.wait([self._feeding])
 
     async def _note(self) -> None:
         if _PROC:
@@ -179,20 +187,30 @@ class AgentProcess:
         loop.call_later(LINGER, self.stderr.hurry)
         return status
 
-    async def _write(self, descriptor: int, data: bytes) -> None:
-        file = os.fdopen(descriptor, "wb", buffering=0)
-        try:
-            self._writing, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, file)
-        except BaseException:
-            file.close()
-            raise
-        self._writing.write(data)
-        self._writing.close()  # after what is buffered; a reader that has gone is no error of ours
-
     def _signal(self, number: signal.Signals) -> None:
         # The group may be gone; macOS says EPERM of a group that holds only a zombie.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+
+async def _feed(descriptor: int, data: bytes) -> None:
+    """Write a program's input; its task's end closes it. A program that ends or does not care to read is no error."""
+    loop = asyncio.get_running_loop()
+    rest = memoryview(data)
+    os.set_blocking(descriptor, False)
+    try:
+        while rest:
+            try:
+                rest = rest[os.write(descriptor, rest) :]
+            except BlockingIOError:
+                writable = asyncio.Event()
+                loop.add_writer(descriptor, writable.set)
+                try:
+                    await writable.wait()
+                finally:
+                    loop.remove_writer(descriptor)
+    except BrokenPipeError:
+        return
 
 
 def _pipe(descriptors: list[int]) -> tuple[int, int]:

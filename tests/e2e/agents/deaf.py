@@ -1,0 +1,3 @@
+"""Never reads its stdin."""
+
+print("I did not listen")

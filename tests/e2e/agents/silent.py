@@ -1,0 +1,6 @@
+"""Prints nothing and ends well."""
+
+import json
+import sys
+
+json.load(sys.stdin)
