@@ -103,7 +103,7 @@ def line(
     outcome: str = "passed",
     *,
     case: str = "tone",
-    reason: str | None = None,
+    reason: Any = None,
     chat: str | None = None,
     **more: Any,
 ) -> dict[str, Any]:

@@ -1,0 +1,134 @@
+"""How does text that somebody else wrote become lines that a person can read, on a terminal and in a log file?
+
+Rich does colour and wrapping; its markup is never read from data. Widths are counted in terminal cells. A width of None
+means no terminal: every line stays whole, so that `grep` finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from evalfleet.checks.text import one_line
+
+NARROWEST = 40
+"""A terminal that says it is narrower than this (cells) is laid out for this width."""
+
+_EVERYTHING = 1 << 60
+
+
+def clean(text: object) -> str:
+    """One line with nothing hidden in it: control, format and other unseen characters as escapes (B12, S23)."""
+    return one_line(str(text), _EVERYTHING)
+
+
+def paragraphs(text: str, most: int) -> list[str]:
+    """The lines of a text, each clean; after `most` characters it says how many more there are."""
+    rest = len(text) - most
+    lines = [clean(part.removesuffix("\r")) for part in text[:most].split("\n")]
+    if rest > 0:
+        lines.append(f"(… {rest:,} more characters)")
+    return lines
+
+
+def fit(text: str, width: int) -> str:
+    """At most `width` cells, shortened in the middle."""
+    if cell_len(text) <= width:
+        return text
+    tail = (width - 1) // 3
+    end = ""
+    for char in reversed(text):
+        if cell_len(char + end) > tail:
+            break
+        end = char + end
+    start = chop_cells(text, width - 1 - cell_len(end))[0] if width > 1 else ""
+    return f"{start}…{end}"
+
+
+def pad(text: str, width: int) -> str:
+    """At least `width` cells."""
+    return text if cell_len(text) >= width else set_cell_size(text, width)
+
+
+def wrap(text: str, width: int | None) -> list[str]:
+    """Lines of at most `width` cells, broken at blanks where there are any; whole without a width."""
+    if width is None or cell_len(text) <= width:
+        return [text]
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    return [line.plain.rstrip() for line in Text(text).wrap(console, width, no_wrap=False)]
+
+
+def width_of(stream: TextIO) -> int | None:
+    """Cells of the terminal behind a stream, or None if there is none."""
+    if not _is_terminal(stream):
+        return None
+    with contextlib.suppress(ValueError):
+        return max(NARROWEST, int(os.environ.get("COLUMNS", "")))
+    with contextlib.suppress(OSError, ValueError):
+        return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns)
+    return 80
+
+
+def write_lines(lines: Iterable[Text], stream: TextIO) -> None:
+    """Print lines as they are. Colour on a terminal only, and not with NO_COLOR or TERM=dumb.
+
+    What the stream's encoding cannot hold is escaped (B11). A reader that went away (`| head`) changes nothing (S36):
+    the rest is dropped, and so is what anybody prints there afterwards.
+    """
+    painted = io.StringIO()
+    terminal = _is_terminal(stream)
+    console = Console(
+        file=painted,
+        force_terminal=terminal,
+        color_system="auto" if terminal else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=_EVERYTHING if not terminal else None,
+    )
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    text = painted.getvalue()
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    text = text.encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        _close_quietly(stream)
+
+
+def duration(milliseconds: float) -> str:
+    """850ms, 1.2s, 43s, 2m05s, 1h02m."""
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f}ms"
+    seconds = milliseconds / 1000
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, left = divmod(whole, 60)
+    return f"{minutes}m{left:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # it was closed
+        return False
+
+
+def _close_quietly(stream: TextIO) -> None:
+    """Let what is still buffered go nowhere, or the interpreter complains about it at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

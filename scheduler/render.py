@@ -1,0 +1,233 @@
+"""How does a person read a result: a line for each scenario, the rates, what is missing and what to do about it?
+
+stdout carries this, or `--json`, and nothing else (S37). The last line is always spend, time, artifact.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from evalfleet.checks.verdict import Rate
+from scheduler.layout import clean, duration, fit, pad, width_of, wrap, write_lines
+from scheduler.spend import Spend, plain
+from scheduler.summary import EvaluationSummary, ScenarioSummary, Summary
+
+STYLES = {"pass": "green", "flaky": "yellow", "fail": "bold red", "incomplete": "magenta"}
+WORDS = {"pass": "PASS", "flaky": "FLAKY", "fail": "FAIL", "incomplete": "INCOMPLETE"}
+ROOM_FOR_WORDS = 60
+"""Cells that must be left beside the columns for a failure's words to stand there; else they go below."""
+MOST_MISSING = 20
+"""Scenarios that the message of exit 3 names; the others are counted."""
+
+_WIDEST_NAME = 60  # in a pipe: longer names are shown whole, and push their own line only
+_GAP = "  "
+
+
+def print_summary(summary: Summary, stream: TextIO) -> None:
+    """Everything about a result, on stdout."""
+    write_lines(summary_lines(summary, width_of(stream)), stream)
+
+
+def summary_lines(summary: Summary, width: int | None) -> Iterator[Text]:
+    """A line for each scenario, one for each evaluation, what else there is to know, and the last line."""
+    yield from scenario_lines(summary.scenarios, width)
+    yield Text()
+    yield _counts(summary)
+    for evaluation in summary.evaluations:
+        yield Text(_rates(evaluation))
+    if summary.context_turns:
+        yield Text(f"{_many(summary.context_turns, 'context turn')}: played and paid for, in no rate")
+    yield last_line(summary)
+
+
+def scenario_lines(scenarios: Sequence[ScenarioSummary], width: int | None) -> Iterator[Text]:
+    """case, scenario, verdict, how many of how many, median duration, the first failure in words.
+
+    Where a terminal leaves too little room for the words they stand below, indented.
+    """
+    rows = [_Row(scenario) for scenario in scenarios]
+    case_width, id_width, count_width = (
+        (
+            max((cell_len(text) for text in texts), default=0)
+            for texts in zip(*((row.case, row.id, row.count) for row in rows), strict=True)
+        )
+        if rows
+        else (0, 0, 0)
+    )
+    word_width = max((len(row.verdict) for row in rows), default=0)
+    time_width = max((len(row.time) for row in rows), default=0)
+    fixed = word_width + time_width + len(_GAP) * 3 + (count_width + len(_GAP) if count_width else 0)
+    if width is None:
+        case_width, id_width = min(case_width, _WIDEST_NAME), min(id_width, _WIDEST_NAME)
+    else:
+        case_width, id_width = _shared(width - fixed, case_width, id_width)
+    left = None if width is None else width - fixed - case_width - id_width
+    for row in rows:
+        names = [row.case, row.id] if width is None else [fit(row.case, case_width), fit(row.id, id_width)]
+        line = Text(f"{pad(names[0], case_width)}{_GAP}{pad(names[1], id_width)}{_GAP}")
+        line.append(row.verdict.ljust(word_width), STYLES[row.scenario.verdict])
+        if count_width:
+            line.append(_GAP + row.count.ljust(count_width))
+        line.append(_GAP + row.time.rjust(time_width), "dim")
+        if not row.words:
+            line.rstrip()
+            yield line
+        elif left is None or left >= ROOM_FOR_WORDS:
+            yield from _beside(line, row.words, left)
+        else:
+            line.rstrip()
+            yield line
+            assert width is not None
+            yield from (Text(f"    {part}") for part in wrap(row.words, width - 4))
+
+
+def last_line(summary: Summary) -> Text:
+    """Spend, time, artifact (S37)."""
+    parts = [_spent(summary.spend)]
+    if summary.seconds is not None:
+        parts.append(duration(summary.seconds * 1000))
+    return Text(_GAP.join([*parts, clean(summary.artifact)]))
+
+
+def incomplete_message(summary: Summary) -> str:
+    """What exit 3 says (S18): which attempts are missing and why, and the two ways on. Several lines, for stderr."""
+    lines = []
+    if summary.missing:
+        lines.append(f"incomplete: {summary.missing} of {_many(summary.attempts, 'attempt')} missing")
+        open_scenarios = [scenario for scenario in summary.scenarios if scenario.missing]
+        for scenario in open_scenarios[:MOST_MISSING]:
+            lines += _missing_lines(scenario)
+        rest = open_scenarios[MOST_MISSING:]
+        if rest:
+            attempts = sum(len(scenario.missing) for scenario in rest)
+            lines.append(f"  and {_many(attempts, 'more attempt')} of {_many(len(rest), 'scenario')}")
+    if summary.unrecorded:
+        lines.append(
+            f"{_many(summary.unrecorded, 'attempt')} with evidence here, not recorded on the evaluation yet: "
+            "a resume records them and plays nothing again"
+        )
+    lines.append(f"  evalfleet resume {summary.submission}   plays what is missing")
+    lines.append(f"  evalfleet cancel {summary.submission}   ends it and keeps what is recorded")
+    return "\n".join(lines)
+
+
+class _Row:
+    """The texts of one scenario's line."""
+
+    def __init__(self, scenario: ScenarioSummary) -> None:
+        self.scenario = scenario
+        self.case = clean(scenario.case)
+        self.id = clean(scenario.scenario)
+        self.verdict = WORDS[scenario.verdict]
+        self.count = _count(scenario)
+        self.time = "" if scenario.duration_ms is None else duration(scenario.duration_ms)
+        self.words = clean("; ".join(_words(scenario)))
+
+
+def _count(scenario: ScenarioSummary) -> str:
+    """`4 of 5` where attempts are missing (S18), else passed of several; nothing beside a single trial."""
+    if scenario.missing:
+        return f"{scenario.trials - len(scenario.missing)} of {scenario.trials}"
+    if scenario.elsewhere or scenario.trials == 1:
+        return ""
+    return f"{scenario.passed}/{scenario.trials}"
+
+
+def _words(scenario: ScenarioSummary) -> Iterator[str]:
+    if scenario.first_failure is not None:
+        which = f"trial {scenario.first_failure_trial}: " if scenario.trials > 1 else ""
+        yield which + scenario.first_failure
+    if scenario.elsewhere:
+        yield f"{_trials(scenario.elsewhere)} recorded elsewhere, no evidence here"
+    if scenario.was is not None:
+        yield f"was {WORDS[scenario.was]}"
+    if scenario.stale is not None:
+        yield f"as recorded: {scenario.stale}"
+
+
+def _beside(line: Text, words: str, left: int | None) -> Iterator[Text]:
+    start = line.cell_len + len(_GAP)
+    parts = wrap(words, None if left is None else left - len(_GAP))
+    line.append(_GAP + parts[0])
+    yield line
+    yield from (Text(" " * start + part) for part in parts[1:])
+
+
+def _shared(room: int, case_width: int, id_width: int) -> tuple[int, int]:
+    """What two columns of names get of `room` cells when they want more: the case at most a third, if it must."""
+    if case_width + id_width <= room:
+        return case_width, id_width
+    case_width = min(case_width, max(room // 3, room - id_width, 4))
+    return case_width, max(room - case_width, 4)
+
+
+def _counts(summary: Summary) -> Text:
+    seen = Counter(scenario.verdict for scenario in summary.scenarios)
+    line = Text(f"{_many(len(summary.scenarios), 'scenario')}: ")
+    parts = [(f"{seen[verdict]} {verdict}", STYLES[verdict]) for verdict in STYLES if seen[verdict]]
+    for index, (text, style) in enumerate(parts):
+        line.append(", " if index else "").append(text, style)
+    errors = sum(scenario.errors for scenario in summary.scenarios)
+    if errors:
+        line.append(f"; {_many(errors, 'attempt')} ended in an error")
+    return line
+
+
+def _rates(evaluation: EvaluationSummary) -> str:
+    """The rates and what they stand on, with their bounds where attempts are missing (S18, S30)."""
+    k = evaluation.k
+    parts = [f"k={k}", f"pass@1 {_rate(evaluation.pass_at_1)}"]
+    if k > 1:
+        parts += [f"pass@{k} {_rate(evaluation.pass_at_k)}", f"pass^{k} {_rate(evaluation.pass_hat_k)}"]
+    if evaluation.judge_score is not None:
+        parts.append(f"score {evaluation.judge_score:.2f}")
+    missing = f", {evaluation.missing} missing" if evaluation.missing else ""
+    parts.append(f"({_many(evaluation.scenarios, 'scenario')}, {_many(evaluation.recorded, 'attempt')}{missing})")
+    return _GAP.join(parts)
+
+
+def _rate(rate: Rate) -> str:
+    if rate.missing and rate.low is not None and rate.high is not None:
+        seen = "none" if rate.value is None else f"{rate.value:.2f}"
+        return f"{seen} [{rate.low:.2f}–{rate.high:.2f}]"
+    return "none" if rate.value is None else f"{rate.value:.2f}"
+
+
+def _spent(spend: Spend) -> str:
+    if not spend.chats and not spend.judge_calls:
+        return "no spend reported"
+    money = " + ".join(f"{plain(amount)} {currency}" for currency, amount in sorted(spend.amounts.items())) or "nothing"
+    text = f"spent {money}, {spend.tokens:,} tokens"
+    if spend.judge_calls:
+        price = "" if spend.judge_amount is None else f", {plain(spend.judge_amount)}"
+        text += f" (judge apart: {_many(spend.judge_calls, 'call')}, {spend.judge_tokens:,} tokens{price})"
+    return text if spend.final else f"{text}, an estimate"
+
+
+def _missing_lines(scenario: ScenarioSummary) -> Iterator[str]:
+    by_reason: dict[str, list[int]] = {}
+    for attempt in scenario.missing:
+        by_reason.setdefault(attempt.reason, []).append(attempt.trial)
+    for reason, trials in by_reason.items():
+        yield f"  {clean(scenario.case)}/{clean(scenario.scenario)}  {_trials(trials)}  {clean(reason)}"
+
+
+def _trials(trials: Iterable[int]) -> str:
+    """`trial 3`, `trials 0–2, 7`."""
+    runs: list[list[int]] = []
+    for trial in sorted(trials):
+        if runs and trial == runs[-1][-1] + 1:
+            runs[-1].append(trial)
+        else:
+            runs.append([trial])
+    shown = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+    return f"trial{'s' if sum(map(len, runs)) > 1 else ''} {shown}"
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
