@@ -225,9 +225,11 @@ class Follower:
         except ProblemAnswer as problem:
             if self._restarted(problem):
                 return [], True
-            raise self._final(problem) from problem
+            if problem.status < 500:
+                raise
+            raise self._lost(problem) from problem
         except TargetUnreachable as unreachable:
-            raise self._final(unreachable) from unreachable
+            raise self._lost(unreachable) from unreachable
         batch: list[dict[str, Any]] = []
         for event in page["data"]:
             self._take(event, batch)
@@ -241,8 +243,12 @@ class Follower:
     async def _run_has_ended(self) -> bool:
         try:
             return is_ended(await self.read_run(self.deadline))
-        except (ProblemAnswer, TargetUnreachable) as failed:
-            raise self._final(failed) from failed
+        except ProblemAnswer as problem:
+            if problem.status < 500:
+                raise
+            raise self._lost(problem) from problem
+        except TargetUnreachable as unreachable:
+            raise self._lost(unreachable) from unreachable
 
     async def _drained(self) -> list[dict[str, Any]]:
         """What came into the journal beside the end. Its failure does not undo the end, and is said (C12)."""
@@ -278,7 +284,9 @@ class Follower:
             raise self._lost()
         return left
 
-    def _lost(self) -> PlatformError:
+    def _lost(self, failed: PlatformError | None = None) -> PlatformError:
+        if failed is not None:
+            self._trouble = failed.message
         why = f": {self._trouble}" if self._trouble else ""
         if self._contact:
             return StreamLost(f"{self._request()}: the run's end was not seen before the deadline{why}")
@@ -286,13 +294,6 @@ class Follower:
             f"{self._request()}: {self.transport.base_url} did not answer before the deadline{why}; "
             "is it up, and is the base URL right?"
         )
-
-    def _final(self, failed: ProblemAnswer | TargetUnreachable) -> PlatformError:
-        """What a request beside the stream that was given up means for the stream: a refusal stays a refusal."""
-        if isinstance(failed, ProblemAnswer) and failed.status < 500:
-            return failed
-        self._trouble = failed.message
-        return self._lost()
 
     def _path(self) -> str:
         return f"/v2/runs/{quote(self.run_id, safe='')}/events"

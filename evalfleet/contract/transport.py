@@ -28,6 +28,8 @@ KEEPALIVE_SECONDS: Final = 15.0
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """The largest answer body that is read, after decompression; a stream has the decoder's limits instead."""
 
+PIECE_BYTES: Final = 256 * 1024
+
 _ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})
 
 # What a broken exchange can raise: httpx' own, what httpx-aiohttp does not translate, and the socket's.
@@ -137,7 +139,10 @@ class Transport:
     ) -> StreamAnswer:
         """Send a request and return at the answer's first byte. NoAnswer without one within `within` seconds."""
         url = self.base_url + path + ("?" + urlencode(params) if params else "")
-        request = self._client.build_request(method, url, headers=headers, content=body)
+        content: bytes | AsyncIterator[bytes] | None = body
+        if body is not None and len(body) > PIECE_BYTES:
+            content, headers = _pieces(body), {**(headers or {}), "Content-Length": str(len(body))}
+        request = self._client.build_request(method, url, headers=headers, content=content)
         sent = time.time()
         try:
             async with asyncio.timeout(within):
@@ -174,6 +179,12 @@ class Transport:
 
     async def aclose(self) -> None:
         await self._client.aclose()
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    """A large body in pieces, so that writing it does not hold up the loop (aiohttp warns of whole ones over 1 MiB)."""
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start : start + PIECE_BYTES]
 
 
 def checked_base_url(base_url: str) -> str:
