@@ -7,7 +7,7 @@ in `.evalfleet/` at the tree's root (`--state DIR`: another folder). One stack p
     ├── lock                 who is at work here
     ├── pids/ agents/        what a next start has to end if this one is killed
     ├── logs/<part>.log      this run's, and `.log.1`
-    ├── valkey/              the broker's data
+    ├── valkey/              the broker's data, kept over its restarts and not from one command to the next
     ├── valkey.sock          (or in a folder for temporary files, where this path is too long for a socket)
     └── server.db            the server's database
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shutil
 import socket
 import sys
 import threading
@@ -215,6 +216,7 @@ class Stack:
         env: Mapping[str, str],
     ) -> Endpoints:
         self._line = lifeline.Lifeline()
+        self._empty_the_broker()
         setup = Setup(self.root, self.state, self._make_socket(), self._reserve_port(), commit, concurrency)
         if target is None:
             endpoints = Endpoints(valkey.url(setup.socket), f"http://127.0.0.1:{setup.port}", secrets.token_urlsafe(32))
@@ -244,6 +246,19 @@ class Stack:
         part = Part(name, launch, state=self.state, listener=self, ready=ready)
         part.start()
         self._parts[name] = part
+
+    def _empty_the_broker(self) -> None:
+        """Each command begins with an empty broker, and its data is there for a Valkey that dies under it.
+
+        What is to be done stands in the evaluations (I1). Kept claims and heartbeats of a killed command would only
+        make its follower wait until they run out.
+        """
+        data = self.state / "valkey"
+        try:
+            shutil.rmtree(data)
+            data.mkdir()
+        except OSError as error:
+            raise UnfitHost(f"the broker's old data {data} cannot be removed: {error.strerror}") from error
 
     def _make_socket(self) -> Path:
         try:

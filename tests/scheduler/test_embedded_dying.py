@@ -106,5 +106,5 @@ def test_a_part_that_does_not_stop_is_killed_with_its_children(tmp_path: Path) -
         assert await_true(lambda: log.read_text().endswith("\n"))
         child, worker, broker = int(log.read_text()), pid_of(stack, "worker"), pid_of(stack, "valkey")
         stack.stop(within=0.2)
-        assert not any(alive(pid) for pid in (child, worker, broker))
+        assert await_true(lambda: not any(alive(pid) for pid in (child, worker, broker)))
         stack.stop()

@@ -158,9 +158,12 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_broker_whose_data_cannot_be_read_says_so(tmp_path: Path) -> None:
-    with Stack(tmp_path, programs=stand_ins()) as stack:
+    seen = Seen()
+    with Stack(tmp_path, on_failure=seen.failed, programs=stand_ins()) as stack:
         begin(stack, with_server=False, with_worker=False)
-    for path in (tmp_path / ".evalfleet/valkey/appendonlydir").glob("*.manifest"):
-        path.write_text("nonsense\n")
-    with pytest.raises(UnfitHost, match=r"(?s)the valkey keeps ending.*AOF"), Stack(tmp_path) as stack:
-        begin(stack, with_server=False, with_worker=False)
+        (manifest,) = (stack.state / "valkey/appendonlydir").glob("*.manifest")
+        manifest.write_text("nonsense\n")
+        os.kill(pid_of(stack, "valkey"), signal.SIGKILL)
+        seen.wait_for(lambda: bool(seen.failures))
+        with pytest.raises(StackFailed, match=r"(?s)the valkey keeps ending.*AOF"):
+            stack.check()
