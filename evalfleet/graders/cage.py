@@ -125,7 +125,7 @@ class Cage:
         process = None
         try:
             with tempfile.TemporaryFile() as complaints:
-                process = await asyncio.to_thread(_exec, root.resolve(), settings, theirs, scratch, allowed, complaints)
+                process = await asyncio.to_thread(_exec, root, settings, theirs, scratch, allowed, complaints)
                 theirs.close()
                 ours.setblocking(False)
                 ready = await _ready(ours, settings, complaints)
@@ -215,9 +215,7 @@ class Cage:
         await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
 
-async def _converse(
-    line: socket.socket, request: Mapping[str, Any], on_llm: OnLlm | None
-) -> tuple[Ending, bool]:
+async def _converse(line: socket.socket, request: Mapping[str, Any], on_llm: OnLlm | None) -> tuple[Ending, bool]:
     """How the call ended, and whether its keeper can take another."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(line, frames.pack(request))
@@ -253,10 +251,15 @@ async def _answer(line: socket.socket, asked: Mapping[str, Any], on_llm: OnLlm |
             await asyncio.get_running_loop().sock_sendall(line, frames.pack(answer or {"stop": True}))
 
 
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
 async def _writable(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
-    loop.add_writer(sock, lambda: ready.done() or ready.set_result(None))
+    loop.add_writer(sock, _set, ready)
     try:
         await ready
     finally:
@@ -272,7 +275,7 @@ def _exec(
     complaints: IO[bytes],
 ) -> subprocess.Popen[bytes]:
     program = settings.python or sys.executable
-    orders = {"root": str(root), "network": settings.network, "scratch": str(scratch), "cages": allowed}
+    orders = {"root": str(root.resolve()), "network": settings.network, "scratch": str(scratch), "cages": allowed}
     variables = {name: os.environ[name] for name in (*_KEPT_VARIABLES, *settings.env) if name in os.environ}
     try:
         return subprocess.Popen(

@@ -7,11 +7,15 @@ Says: `{"answer": {...}}`, `{"error": sentence}`, `{"functions": [...], "async":
 `{"llm": {"prompt", "model"}}` and then waits for `{"text", "tokens"}`.
 """
 
+# Plain calls: a path object for each name is memory that every forked call would pay for again.
+# ruff: noqa: PTH113, PTH118
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import inspect
+import io
 import os
 import resource
 import signal
@@ -117,10 +121,8 @@ def run(
     if not line.is_mine:
         os._exit(0)  # a fork of the grader came back here: only one process answers
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(BaseException):  # the grader may have closed or replaced it (F03)
             stream.flush()
-        except BaseException:  # noqa: BLE001, S110 - the grader may have closed or replaced it (F03)
-            pass
     with line.lock:
         line.say(said)
     os._exit(0)
@@ -155,9 +157,16 @@ def _wall_in(
     sys.dont_write_bytecode = True
     gc.enable()
     # The inherited streams remember the files that they were opened on; these know that they are pipes.
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
-    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(
+            io.BufferedWriter(io.FileIO(number, "w", closefd=False)),
+            encoding="utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+        )
+        for number in (1, 2)
+    )
     return socket.socket(fileno=number)
 
 
@@ -168,7 +177,7 @@ def _limit(what: int, most: int) -> None:
 
 
 def _load(where: faults.Where) -> ModuleType:
-    """The file as a module under a name of its own: `json.py` is a grader here and never the `json` of anybody (F06)."""
+    """The file as a module under a name of its own: `json.py` is a grader here and hides nobody's `json` (F06)."""
     if not os.path.isfile(where.file):
         raise faults.NoSuchFile
     name = "_grader_" + where.stem

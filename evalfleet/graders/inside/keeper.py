@@ -10,6 +10,8 @@ The worker's line carries: request → ; ← `{"llm": {...}}`, → `{"text", "to
 closed line means that nobody waits any more: everything is killed and nothing is said.
 """
 
+# Plain calls: a path object for each name is memory that every forked call would pay for again.
+# ruff: noqa: PTH102
 from __future__ import annotations
 
 import os

@@ -5,8 +5,11 @@ its descendants; they are killed until it has none. Else (macOS): the process gr
 the call's mark in its environment, as `ps` shows it.
 """
 
+# Plain calls: a path object for each name is memory that every forked call would pay for again.
+# ruff: noqa: PTH106, PTH108, PTH114, PTH118, PTH123, PTH208
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -22,7 +25,8 @@ _SECONDS = 2.0  # a process that is not gone then is stuck in the kernel: SIGKIL
 def end_everything(pid: int, deaths: int) -> tuple[int | None, bool]:
     """Kill `pid` (a child of ours, possibly reaped already) and all it started.
 
-    Returns its wait status if seen here, and whether nothing is left. `deaths`: the descriptor that becomes readable when a child of ours has died."""
+    Returns its wait status if seen here, and whether nothing is left.
+    `deaths`: the descriptor that becomes readable when a child of ours has died."""
     first = os.getpid() == 1
     kill(-1 if first else -pid)
     if not first and not kernel.IS_LINUX:
@@ -45,10 +49,8 @@ def end_everything(pid: int, deaths: int) -> tuple[int | None, bool]:
 
 
 def kill(target: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # gone already, or a zombie's group on macOS
         os.kill(target, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # gone already, or a zombie's group on macOS
 
 
 def descendants(of: int) -> list[int]:
@@ -120,7 +122,5 @@ def remove_folder(folder: str) -> None:
                 os.rmdir(path) if name in folders and not os.path.islink(path) else os.unlink(path)
             except OSError:
                 continue
-    try:
+    with contextlib.suppress(OSError):
         os.rmdir(folder)
-    except OSError:
-        pass

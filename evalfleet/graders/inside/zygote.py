@@ -2,12 +2,15 @@
 
 This file is run by the interpreter that `[graders] python` names: `python -I zygote.py FD SETTINGS`. It puts up the
 walls that all calls share (user, mount, IPC and network namespace; the tree read-only), says on its control line what
-stands, and then forks a keeper for each line's descriptor that arrives. It imports nothing of the user's and ends when the
-control line closes, killing the keepers that are left.
+stands, and then forks a keeper for each line that arrives. It imports nothing of the user's and ends when the control
+line closes, killing the keepers that are left.
 
-Control line, in: `C` + number (8 bytes) + one descriptor: a keeper for that line; `K` + number: kill it. Out: one document.
+Control line, in: `C` + number (8 bytes) + one descriptor: a keeper for that line; `K` + number: kill it. Out: one
+document.
 """
 
+# Plain calls: a path object for each name is memory that every forked call would pay for again.
+# ruff: noqa: PTH100, PTH118, PTH120
 from __future__ import annotations
 
 import array
@@ -61,9 +64,7 @@ def main() -> None:
         shutil.rmtree(settings["scratch"], ignore_errors=True)
 
 
-def _raise_walls(
-    control: socket.socket, root: str, network: bool, allowed: str
-) -> tuple[dict[str, bool], int | None]:
+def _raise_walls(control: socket.socket, root: str, network: bool, allowed: str) -> tuple[dict[str, bool], int | None]:
     """What stands afterwards, and the descriptor of our own PID namespace (None: no PID namespaces here).
 
     `allowed` "best", or "plain" to go without namespaces (to see what such a host gives)."""

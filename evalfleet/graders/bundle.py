@@ -1,0 +1,164 @@
+"""Which files does a grader see, and how do they get to the machine it runs on? (S28)
+
+The whole of `evals/graders/` (data files too) and the globs in `[graders] files`, as one tar that is the same bytes for
+the same files: sorted, no times, no owners. Its digest is part of the plan and of what a suite's version pins (S10).
+A symbolic link is followed inside the tree and refused where it leads out of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import secrets
+import shutil
+import stat
+import tarfile
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from evalfleet.errors import GraderRefused, StorageError
+from evalfleet.globs import glob_pattern
+
+GRADERS_FOLDER = "evals/graders"
+MAX_BYTES = 256 * 1024 * 1024
+_NEVER = frozenset({".git", ".venv", "node_modules", "__pycache__", ".evalfleet"})
+_NEVER_PATHS = frozenset({"evals/results"})
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """`digest` is "sha256:" and 64 hex digits of `data`, an uncompressed tar."""
+
+    digest: str
+    data: bytes
+
+
+def build_bundle(root: Path, names: Collection[str], files: Sequence[str]) -> Bundle:
+    """The bundle of the tree at `root`. `names`: the graders that cases call; `files`: the globs of `[graders] files`.
+
+    Raises GraderRefused: a grader's file is not there, a link leads out of the tree, a file is unreadable or no
+    regular file, or all of it is over 256 MiB."""
+    root = root.resolve()
+    patterns = [glob_pattern(glob) for glob in (GRADERS_FOLDER, *files)]
+    chosen = {path: file for path, file in _walk(root, root, "", ()) if any(p.match(path) for p in patterns)}
+    for name in sorted(names):
+        needed = f"{GRADERS_FOLDER}/{name.partition('.')[0]}.py"
+        if needed not in chosen:
+            raise GraderRefused(f"{name}: there is no {needed}")
+    out, total = io.BytesIO(), 0
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(chosen):
+            content, executable = _read(chosen[path], path)
+            total += len(content)
+            if total > MAX_BYTES:
+                raise GraderRefused(
+                    f"graders would see over {MAX_BYTES // 2**20} MiB (at {path}); say less in `files` under [graders]"
+                )
+            member = tarfile.TarInfo(path)
+            member.size = len(content)
+            member.mode = 0o555 if executable else 0o444
+            tar.addfile(member, io.BytesIO(content))
+    data = out.getvalue()
+    return Bundle(_digest(data), data)
+
+
+def _digest(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def _walk(root: Path, folder: Path, below: str, open_folders: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
+    """(path relative to the tree, the real file) of everything below `folder`. A link that leads out is refused only
+    where it is asked for, so it is given as it is."""
+    real = folder.resolve()
+    if real in open_folders:
+        return  # a link to a folder that it lies in
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        if below.startswith(GRADERS_FOLDER):
+            raise GraderRefused(f"{below} cannot be read: {error.strerror}") from error
+        return
+    for entry in entries:
+        path = f"{below}/{entry.name}" if below else entry.name
+        if entry.name in _NEVER or path in _NEVER_PATHS or entry.name.endswith(".pyc"):
+            continue
+        target = Path(entry.path).resolve()
+        inside = target.is_relative_to(root)
+        if entry.is_dir() and inside:
+            yield from _walk(root, Path(entry.path), path, (*open_folders, real))
+        elif inside or entry.is_symlink():
+            yield path, Path(entry.path)
+
+
+def _read(file: Path, path: str) -> tuple[bytes, bool]:
+    try:
+        path.encode()
+        real = file.resolve(strict=True)
+        status = real.stat()
+        if file.is_symlink() and not real.is_relative_to(_tree_of(file, path)):
+            raise GraderRefused(f"{path} is a link that leads out of the tree, to {real}; put the file into the tree")
+        if not stat.S_ISREG(status.st_mode):
+            raise GraderRefused(f"{path} is no regular file")
+        return real.read_bytes(), bool(status.st_mode & stat.S_IXUSR)
+    except OSError as error:
+        raise GraderRefused(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeEncodeError as error:
+        raise GraderRefused(f"{path!r}: its name is not UTF-8") from error
+
+
+def _tree_of(file: Path, path: str) -> Path:
+    return file.parents[len(PurePosixPath(path).parts) - 1]
+
+
+def unpack(data: bytes, digest: str, into: Path) -> Path:
+    """Unpack a bundle at `into`, read-only, and return it. What stands there already is kept: it was made whole.
+
+    Raises StorageError: the bytes are not those of `digest`, are no bundle, or cannot be written."""
+    if into.is_dir():
+        return into
+    if _digest(data) != digest:
+        raise StorageError(f"the grader bundle is damaged: wanted {digest}, the stored bytes have {_digest(data)}")
+    fresh = into.with_name(f".{into.name}.{secrets.token_hex(8)}")
+    try:
+        into.parent.mkdir(parents=True, exist_ok=True)
+        fresh.mkdir(mode=0o700)
+        (fresh / GRADERS_FOLDER).mkdir(parents=True)
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+            for member in tar:
+                _write(tar, member, fresh)
+        for folder, _folders, _files in os.walk(fresh, topdown=False):
+            Path(folder).chmod(0o555)
+        try:
+            fresh.rename(into)
+        except OSError:
+            if not into.is_dir():  # somebody else was first: the same bytes
+                raise
+    except (OSError, tarfile.TarError) as error:
+        raise StorageError(f"the grader bundle cannot be unpacked at {into}: {error}") from error
+    finally:
+        remove_unpacked(fresh)
+    return into
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None:
+    parts = member.name.split("/")
+    if not member.isreg() or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
+        raise StorageError(f"the grader bundle holds {member.name!r}, which no bundle of ours does")
+    target = into.joinpath(*parts)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    content = tar.extractfile(member)
+    assert content is not None  # a regular file
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, member.mode & 0o555)
+    with os.fdopen(descriptor, "wb") as file:
+        shutil.copyfileobj(content, file)
+
+
+def remove_unpacked(folder: Path) -> None:
+    """Remove an unpacked bundle, read-only folders and all; nothing happens where there is none."""
+    if not folder.is_dir():
+        return
+    for here, _folders, _files in os.walk(folder):
+        Path(here).chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,192 @@
+"""Can every grader that a case names be called? (S6)
+
+Asked before anything runs. `check_graders` imports each file in the cage, on the graders' own interpreter, within 10 s:
+never in our process. `check_graders_by_ast` only reads them, for a machine without the graders' environment.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from evalfleet.checks.near import did_you_mean
+from evalfleet.graders.bundle import GRADERS_FOLDER, build_bundle, remove_unpacked, unpack
+from evalfleet.graders.cage import Cage, CageLost, Ending, GraderSettings
+from evalfleet.graders.ending import end_sentence
+
+IMPORT_SECONDS = 10.0
+_AT_ONCE = 4
+
+
+class GradersTable(Protocol):
+    """`[graders]` as the tree's settings have it."""
+
+    @property
+    def python(self) -> str | None: ...
+    @property
+    def files(self) -> tuple[str, ...]: ...
+    @property
+    def env(self) -> tuple[str, ...]: ...
+    @property
+    def network(self) -> bool: ...
+    @property
+    def memory_mb(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GraderProblem:
+    """`name` as the case has it, `place` as it was given ("file:line:column"), `message` one sentence."""
+
+    name: str
+    place: str
+    message: str
+
+    def render(self) -> str:
+        return f"{self.place}: {self.name}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a file turned out to hold. `everything`: names that cannot be known without running it."""
+
+    fault: str | None = None
+    functions: tuple[str, ...] = ()
+    coroutines: tuple[str, ...] = ()
+    everything: bool = False
+
+
+def resolve_python(python: str | None, root: Path) -> str | None:
+    """`[graders] python` as a worker can start it: a path is taken from the tree's root, a bare name from PATH."""
+    if python is None or "/" not in python:
+        return python
+    return str(root.resolve() / Path(python).expanduser())
+
+
+def check_graders(
+    root: Path, names: Sequence[tuple[str, str]], config: GradersTable, *, limit: float = IMPORT_SECONDS
+) -> list[GraderProblem]:
+    """One problem for each (name, place) of `names` that cannot be called, in their order. `limit`: seconds for each
+    file's import. Not to be called on an event loop.
+
+    Raises GraderRefused (the bundle cannot be made: see `build_bundle`), UnfitHost (no such interpreter)."""
+    stems = _stems(names)
+    present = [stem for stem in stems if (root / GRADERS_FOLDER / f"{stem}.py").is_file()]
+    seen = asyncio.run(_import_all(root, present, config, limit)) if present else {}
+    return _problems(root, names, seen)
+
+
+def check_graders_by_ast(root: Path, names: Sequence[tuple[str, str]]) -> list[GraderProblem]:
+    """The same from the text of the files alone: what only running them would show stays unseen."""
+    files = {stem: root / GRADERS_FOLDER / f"{stem}.py" for stem in _stems(names)}
+    return _problems(root, names, {stem: _read(stem, file) for stem, file in files.items() if file.is_file()})
+
+
+def _stems(names: Iterable[tuple[str, str]]) -> list[str]:
+    return sorted({name.partition(".")[0] for name, _ in names})
+
+
+def _problems(root: Path, names: Sequence[tuple[str, str]], seen: dict[str, _Seen]) -> list[GraderProblem]:
+    found = []
+    for name, place in names:
+        stem, _, function = name.partition(".")
+        message = _message(root, stem, function, seen.get(stem))
+        if message is not None:
+            found.append(GraderProblem(name, place, message))
+    return found
+
+
+def _message(root: Path, stem: str, function: str, seen: _Seen | None) -> str | None:
+    file = f"{GRADERS_FOLDER}/{stem}.py"
+    if seen is None:
+        others = sorted(path.stem for path in (root / GRADERS_FOLDER).glob("*.py"))
+        return _with_near(f"there is no {file}", stem, others, "judges")
+    if seen.fault is not None:
+        return f"{file} does not import: {seen.fault}"
+    if function in seen.coroutines:
+        return f"{file}: {function} is an `async def`; a grader is a plain function"
+    if function in seen.functions or (seen.everything and not function.startswith("_")):
+        return None
+    usable = [name for name in seen.functions if name not in seen.coroutines]
+    return _with_near(f"{file} has no public function {function!r}", function, usable, "functions")
+
+
+def _with_near(sentence: str, name: str, known: Sequence[str], what: str) -> str:
+    near = did_you_mean(name, known)
+    if near:
+        return f"{sentence}; {near}"
+    if not known:
+        return f"{sentence}; there are no {what} there"
+    return f"{sentence}; {what} there: {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
+
+
+async def _import_all(root: Path, stems: Sequence[str], config: GradersTable, limit: float) -> dict[str, _Seen]:
+    bundle = build_bundle(root, (), config.files)
+    settings = GraderSettings(resolve_python(config.python, root), config.env, config.network, config.memory_mb)
+    with tempfile.TemporaryDirectory(prefix="evalfleet-check-") as folder:
+        copy = unpack(bundle.data, bundle.digest, Path(folder) / "bundle")
+        cage = await Cage.start(copy, settings)
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def look(stem: str) -> _Seen:
+            async with slots:
+                try:
+                    ending = await cage.call({"op": "import", "file": stem}, limit=limit)
+                except CageLost as error:
+                    return _Seen(fault=f"it took its cage down with it ({error})")
+                return _seen(ending, limit)
+
+        try:
+            return dict(zip(stems, await asyncio.gather(*map(look, stems)), strict=True))
+        finally:
+            await cage.aclose()
+            remove_unpacked(copy)
+
+
+def _seen(ending: Ending, limit: float) -> _Seen:
+    if ending.end != "said":
+        return _Seen(fault=end_sentence(ending, limit))
+    if "error" in ending.said:
+        return _Seen(fault=str(ending.said["error"]))
+    return _Seen(functions=tuple(ending.said["functions"]), coroutines=tuple(ending.said["async"]))
+
+
+def _read(stem: str, file: Path) -> _Seen:
+    try:
+        module = ast.parse(file.read_bytes(), f"{stem}.py")
+    except SyntaxError as error:
+        return _Seen(fault=f"{type(error).__name__}: {error.msg} (line {error.lineno})")
+    except (ValueError, RecursionError, MemoryError, OSError) as error:
+        return _Seen(fault=f"{type(error).__name__}: {error}")
+    names: list[str] = []
+    coroutines: list[str] = []
+    everything = False
+    ahead: list[ast.stmt] = list(module.body)
+    while ahead:
+        statement = ahead.pop(0)
+        if isinstance(statement, ast.AsyncFunctionDef):
+            coroutines.append(statement.name)
+        elif isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            names.append(statement.name)
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            for alias in statement.names:
+                everything = everything or alias.name == "*"
+                names.append(alias.asname or alias.name.partition(".")[0])
+        else:
+            names += [node.id for node in _targets(statement)]
+            for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+                for inner in getattr(statement, part, ()):
+                    ahead += [inner] if isinstance(inner, ast.stmt) else inner.body
+    public = sorted({name for name in [*names, *coroutines] if not name.startswith("_")})
+    return _Seen(functions=tuple(public), coroutines=tuple(sorted(set(coroutines) - set(names))), everything=everything)
+
+
+def _targets(statement: ast.stmt) -> list[ast.Name]:
+    """Names that a plain statement binds: `answers = functools.partial(…)` makes a grader too."""
+    bound = statement.targets if isinstance(statement, ast.Assign) else []
+    bound = [statement.target] if isinstance(statement, ast.AnnAssign) else bound
+    return [node for target in bound for node in ast.walk(target) if isinstance(node, ast.Name)]

@@ -1,0 +1,201 @@
+"""How does a worker run graders: how many at once, in which cage, and who answers their `t.llm`?
+
+One cage (`evalfleet.graders.cage`) for each bundle and settings, started when first needed, replaced when it died. The
+pool only waits: limits are held by a process for each call, so a busy loop or a long queue never delays a kill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, Literal
+
+from evalfleet.checks.outcome import GraderAnswer
+from evalfleet.errors import UnfitHost
+from evalfleet.graders.cage import Cage, CageLost, Ending, GraderSettings
+from evalfleet.graders.ending import end_sentence
+from evalfleet.graders.inside.faults import CAGE_EXIT
+from evalfleet.graders.judge_call import JudgeNotConfigured, JudgeUnavailable, LlmAnswer, LlmCall
+
+__all__ = ["GraderPool", "GraderSettings", "JudgeNotConfigured", "JudgeUnavailable", "LlmAnswer", "LlmCall"]
+
+CAGES_KEPT = 8
+TRIES = 2  # of a call whose cage was lost under it
+LLM_TRIES = 5
+_LLM_FIRST_DELAY = 0.5
+
+
+def llm_delays(first: float = _LLM_FIRST_DELAY, tries: int = LLM_TRIES) -> Iterator[float]:
+    """Seconds to wait before each further try of a judge call: doubling, each between half and all of its step."""
+    for step in range(tries - 1):
+        yield first * 2**step * random.uniform(0.5, 1)
+
+
+@dataclass(slots=True)
+class _Judging:
+    """The judge calls of one grader call: what they cost, and the trouble that ended them."""
+
+    llm: LlmCall | None
+    deadline: float
+    delay: float
+    calls: int = 0
+    tokens: int = 0
+    amount: Decimal | None = None
+    kind: Literal["judge_unavailable", "stopped"] | None = None
+    trouble: str = ""
+
+    async def ask(self, asked: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The judge's answer for the grader; None ends the call. Tried again inside the limit (S26)."""
+        if self.llm is None:
+            self.kind, self.trouble = "stopped", "a grader called t.llm and no judge is configured; [judge] names one"
+            return None
+        self.calls += 1
+        delays = llm_delays(self.delay)
+        while True:
+            try:
+                answer = await self.llm(asked["prompt"], asked["model"], max(self.deadline - time.monotonic(), 0.0))
+            except JudgeNotConfigured as error:
+                self.kind, self.trouble = "stopped", error.message
+                return None
+            except JudgeUnavailable as error:
+                self.trouble = error.message
+                delay = next(delays, None)
+                if delay is None or time.monotonic() + delay >= self.deadline:
+                    self.kind = "judge_unavailable"
+                    return None
+                await asyncio.sleep(delay)
+            else:
+                self.trouble = ""
+                self.tokens += answer.tokens
+                with contextlib.suppress(InvalidOperation):
+                    if answer.amount is not None:
+                        self.amount = (self.amount or Decimal(0)) + Decimal(answer.amount)
+                return {"text": answer.text, "tokens": answer.tokens}
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A cage, or the start of one."""
+
+    cage: Cage | None = None
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+class GraderPool:
+    """At most `workers` graders at once, each with `limit_s` seconds for everything it does (S24). One event loop."""
+
+    def __init__(self, *, workers: int, limit_s: float = 30.0, llm_delay_s: float = _LLM_FIRST_DELAY) -> None:
+        self.limit_s = limit_s
+        self._llm_delay = llm_delay_s
+        self._free = asyncio.Semaphore(workers)
+        self._slots: dict[tuple[Path, GraderSettings], _Slot] = {}
+        self._closed = False
+
+    async def grade(
+        self,
+        bundle_folder: Path,
+        config: GraderSettings,
+        name: str,
+        case: dict[str, Any],
+        run: dict[str, Any],
+        llm: LlmCall | None,
+    ) -> GraderAnswer:
+        """One call of the grader `name` ("file.function") in the unpacked bundle. `case` and `run` by S27.
+
+        Everything a grader does comes back as a value. Raises UnfitHost only where this host lost the cage twice: the
+        attempt is then nobody's failure, and may be graded elsewhere. When cancelled, the grader is dead."""
+        file, _, function = name.partition(".")
+        request = {"op": "grade", "file": file, "function": function, "case": case, "run": run}
+        lost = ""
+        async with self._free:
+            for _ in range(TRIES):
+                judging = _Judging(llm, 0.0, self._llm_delay)
+                try:
+                    async with self._cage(bundle_folder, config) as cage:
+                        judging.deadline = time.monotonic() + self.limit_s
+                        ending = await cage.call(request, limit=self.limit_s, on_llm=judging.ask)
+                except CageLost as error:
+                    lost = str(error)
+                    continue
+                except UnfitHost as error:
+                    return GraderAnswer(name=name, kind="stopped", error=error.message)
+                if ending.end == "died" and _is_cage_exit(ending):
+                    lost = ending.log.strip()
+                    continue
+                return _answer(name, ending, judging, self.limit_s)
+        raise UnfitHost(f"{name} could not be run on this host: {lost}")
+
+    @contextlib.asynccontextmanager
+    async def _cage(self, folder: Path, config: GraderSettings) -> AsyncIterator[Cage]:
+        if self._closed:
+            raise CageLost("the grader pool is closed")
+        key = (folder, config)
+        slot = self._slots.pop(key) if key in self._slots else _Slot()
+        self._slots[key] = slot  # the newest is last
+        slot.users += 1
+        try:
+            async with slot.starting:
+                if slot.cage is not None and not slot.cage.alive:
+                    dead, slot.cage = slot.cage, None
+                    await dead.aclose()
+                if slot.cage is None:
+                    slot.cage = await Cage.start(folder, config)
+            await self._drop_surplus()
+            yield slot.cage
+        finally:
+            slot.users -= 1
+
+    async def _drop_surplus(self) -> None:
+        idle = [key for key, slot in self._slots.items() if slot.users == 0]
+        for key in idle[: max(len(self._slots) - CAGES_KEPT, 0)]:
+            cage = self._slots.pop(key).cage
+            if cage is not None:
+                await cage.aclose()
+
+    async def aclose(self) -> None:
+        """End every grader and every cage. Calls under way raise."""
+        self._closed = True
+        cages = [slot.cage for slot in self._slots.values() if slot.cage is not None]
+        self._slots.clear()
+        await asyncio.gather(*(cage.aclose() for cage in cages))
+
+
+def _is_cage_exit(ending: Ending) -> bool:
+    return ending.status is not None and ending.status == CAGE_EXIT << 8
+
+
+def _answer(name: str, ending: Ending, judging: _Judging, limit: float) -> GraderAnswer:
+    kind, error = "error", None
+    answer: Mapping[str, Any] = {}
+    if judging.kind is not None and ending.end == "stopped":
+        kind, error = judging.kind, judging.trouble
+    elif ending.end == "said" and "answer" in ending.said:
+        kind, answer = "answered", ending.said["answer"]
+    elif ending.end == "said":
+        error = str(ending.said["error"])
+    else:
+        error = end_sentence(ending, limit)
+        # S24, S26: the limit is the judge's trouble where the judge was being waited for, or took most of the time.
+        if ending.end == "limit" and (ending.in_llm or ending.llm_ms * 2 > ending.ms):
+            kind = "judge_unavailable"
+            error += f": {judging.trouble}" if judging.trouble else ""
+    return GraderAnswer(
+        name=name,
+        kind=kind,
+        passed=answer.get("pass"),
+        score=answer.get("score"),
+        why=answer.get("why"),
+        error=error,
+        log=ending.log,
+        duration_ms=ending.ms,
+        llm_calls=judging.calls,
+        llm_tokens=judging.tokens,
+        llm_amount=None if judging.amount is None else format(judging.amount, "f"),
+    )
