@@ -1,0 +1,36 @@
+-- May this worker play this conversation now?  (I3, I6, I7)
+-- KEYS: epoch meta claims givenup done records plays published returned
+-- ARGV: conversation, incarnation, prefix of incarnation keys, attempt...
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local epoch = redis.call('GET', KEYS[1])
+redis.call('HDEL', KEYS[8], ARGV[1])
+if not epoch or now < tonumber(epoch) then
+  return 'grace'
+end
+if redis.call('HGET', KEYS[2], 'state') ~= 'running' then
+  return 'stopped'
+end
+if redis.call('HEXISTS', KEYS[4], ARGV[1]) == 1 then
+  return 'given_up'
+end
+local open = false
+for i = 4, #ARGV do
+  if redis.call('HEXISTS', KEYS[5], ARGV[i]) == 0 and redis.call('HEXISTS', KEYS[6], ARGV[i]) == 0
+      and redis.call('HEXISTS', KEYS[7], ARGV[i]) == 0 and redis.call('HEXISTS', KEYS[4], ARGV[i]) == 0 then
+    open = true
+    break
+  end
+end
+if not open then
+  return 'done'
+end
+if redis.call('HEXISTS', KEYS[3], ARGV[1]) == 1 then
+  return 'duplicate' -- its owner is alive, or the reaper has yet to take the claim back
+end
+if redis.call('HLEN', KEYS[3]) >= tonumber(redis.call('HGET', KEYS[2], 'concurrency')) then
+  redis.call('RPUSH', KEYS[9], ARGV[1])
+  return 'full'
+end
+redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
+return 'claimed'

@@ -1,0 +1,273 @@
+"""Who feeds the queue, notices what was lost, and says when a submission has ended?
+
+The dispatcher keeps a submission's conversations in hand and never more than its concurrency in flight. Nothing that it
+remembers is needed: a new one, anywhere, reconciles from the ledger and goes on (I1, I3).
+
+* **feed**: a message for each conversation, while in flight < concurrency and not too much awaits grading or recording;
+* **reap**: what dead workers held goes back (I6);
+* **reconcile**: what is missing, unclaimed, not given up and not in the queue is fed again; so are stale gradings;
+* **end**: completed by the aggregator, or incomplete when all that is missing was given up, or stalled (I8).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from evalfleet.errors import EvalfleetError, TargetUnreachable
+from evalfleet.ledger import Ledger, Meta, Progress, Snapshot
+from evalfleet.plan import Attempt, Conversation, Plan
+from evalfleet.telemetry import IN_FLIGHT, REAPED
+
+log = logging.getLogger(__name__)
+
+REAP_EVERY_S = 2.0
+RECONCILE_EVERY_S = 10.0
+LOST_AFTER_MS = 60_000
+"""A message that no worker has looked at for this long while the queue is moving counts as lost."""
+TICK_S = 0.5
+COMPLETES_WITHIN_S = 1.0
+"""The aggregator completes right after its last batch; later than this, somebody has to ask it to."""
+NO_WORKERS_AFTER_S = 30.0
+
+
+class Publisher(Protocol):
+    """Sends messages. May raise TargetUnreachable; whatever was not sent is sent again by the reconciler."""
+
+    def run(self, plan: str, conversations: Sequence[Conversation]) -> None: ...
+    def grade(self, plan: str, attempt: Attempt) -> None: ...
+    def aggregate(self, plan: str) -> None: ...
+    def queued(self, queue: str) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How it ended: state completed | incomplete | stopped, with reason and code, and what was given up."""
+
+    state: str
+    reason: str = ""
+    code: str = ""
+    given_up: Mapping[str, Mapping[str, str]] | None = None
+
+
+class Dispatcher:
+    """One submission's feeder. `reload` is called when Redis came back empty: it answers what is done by now."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        plan: Plan,
+        publisher: Publisher,
+        *,
+        reload: Callable[[], Mapping[Attempt, str]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ledger = ledger
+        self.plan = plan
+        self.publisher = publisher
+        self.reload = reload
+        self.clock = clock
+        self.queue: deque[Conversation] = deque()
+        self._queued: set[Conversation] = set()
+        self._reap_at = 0.0
+        self._reconcile_at = 0.0
+        self._moved_at = clock()
+        self._seen: tuple[int, int, int] | None = None
+        self.idle_reason = ""
+
+    # -- one pass ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> Ended | None:
+        """Feed, and when their time has come reap and reconcile. Answers how the submission ended, once it has."""
+        sub = self.plan.id
+        meta = self.ledger.meta(sub)
+        if meta is None:
+            self._reopen()
+            return None
+        if meta.state != "running":
+            return self._ended(meta)
+        for conversation in self.ledger.take_returned(sub):
+            self._offer(conversation, front=True)
+        now = self.clock()
+        if now >= self._reap_at:
+            self._reap_at = now + REAP_EVERY_S
+            self._reap()
+        if now >= self._reconcile_at:
+            self._reconcile_at = now + RECONCILE_EVERY_S
+            self._reconcile(self.ledger.snapshot(sub))
+        load = self.ledger.load(sub)
+        IN_FLIGHT.labels(sub).set(load.claimed)
+        if not meta.paused:
+            self._feed(meta.concurrency - load.claimed - load.published, load.waiting, meta.concurrency)
+        if not self.queue and load.claimed == load.published == load.waiting == 0:
+            return self._settle()
+        self._watch_for_stall(load.claimed, load.published, load.waiting, meta)
+        return None
+
+    def _feed(self, room: int, waiting: int, concurrency: int) -> None:
+        """Never more than the concurrency in flight (I7); less when too much awaits grading or recording."""
+        if room <= 0 or waiting >= 2 * concurrency:
+            return
+        batch: list[Conversation] = []
+        while self.queue and len(batch) < room:
+            conversation = self.queue.popleft()
+            self._queued.discard(conversation)
+            batch.append(conversation)
+        if batch:
+            self.ledger.publish(self.plan.id, batch)
+            self.publisher.run(self.plan.id, batch)
+
+    def _offer(self, conversation: Conversation, *, front: bool = False) -> None:
+        if conversation not in self._queued:
+            self._queued.add(conversation)
+            (self.queue.appendleft if front else self.queue.append)(conversation)
+
+    def _reap(self) -> None:
+        taken = self.ledger.reap(self.plan.id, self.plan.limits.losses)
+        if taken:
+            REAPED.inc(len(taken))
+            log.warning("%d claims of dead workers of %s go back: %s", len(taken), self.plan.id, ", ".join(taken[:10]))
+            self._reconcile_at = 0.0  # a grading that went back has no message under way
+
+    def _reconcile(self, seen: Snapshot) -> None:
+        """Find again what no message speaks of any more."""
+        lost: list[str] = []
+        queue_empty = self.publisher.queued("run") == 0
+        for conversation in self.plan.conversations():
+            name = str(conversation)
+            if name in seen.claims or name in seen.given_up or conversation in self._queued:
+                continue
+            published = seen.published.get(name)
+            if published is not None:
+                if seen.now_ms - published < (1_000 if queue_empty else LOST_AFTER_MS):
+                    continue
+                lost.append(name)
+            if self._is_open(conversation, seen):
+                self._offer(conversation, front=published is not None)
+        self.ledger.unpublish(self.plan.id, lost)
+        for name in seen.plays & seen.given_up.keys():
+            self.ledger.drop_play(self.plan.id, Attempt.parse(name))  # its run is found again by a resume
+        if seen.plays and self.publisher.queued("grade") == 0:
+            for name in seen.plays - seen.grading.keys() - seen.given_up.keys():
+                self.publisher.grade(self.plan.id, Attempt.parse(name))
+        if seen.records and self.publisher.queued("aggregate") == 0:
+            self.publisher.aggregate(self.plan.id)
+
+    def _is_open(self, conversation: Conversation, seen: Snapshot) -> bool:
+        for attempt in self.plan.attempts(conversation):
+            name = str(attempt)
+            if not (name in seen.done or name in seen.records or name in seen.plays or name in seen.given_up):
+                return True
+        return False
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> Ended | None:
+        """Nothing is under way: is everything recorded, given up, or was something lost just now?"""
+        sub = self.plan.id
+        seen = self.ledger.snapshot(sub)
+        self._reconcile(seen)
+        if self.queue or seen.claims or seen.published or seen.plays or seen.records:
+            return None
+        given_up = self.ledger.given_up(sub)
+        missing = [a for a in self.plan.all_attempts() if str(a) not in seen.done]
+        if not missing:
+            # All is in evidence: the aggregator is about to complete, or died before it did.
+            self._watch_for_stall(0, 0, 0, None)
+            if self.clock() - self._moved_at > COMPLETES_WITHIN_S and self.publisher.queued("aggregate") == 0:
+                self.ledger.ask_replay(sub)
+                self.publisher.aggregate(sub)
+            return None
+        if any(str(a) in given_up or str(a.conversation) in given_up for a in missing):
+            if self.ledger.misses(sub):
+                self.publisher.aggregate(sub)  # what is known of them belongs in the artifact first
+                self._watch_for_stall(0, 0, 0, None)
+                return None
+            reasons = sorted({entry["reason"] for entry in given_up.values()})
+            self.ledger.end(sub, "incomplete", "; ".join(reasons[:3]), "given_up")
+        return None
+
+    def _ended(self, meta: Meta) -> Ended:
+        IN_FLIGHT.labels(self.plan.id).set(0)
+        return Ended(meta.state, meta.reason, meta.code, self.ledger.given_up(self.plan.id))
+
+    def _watch_for_stall(self, claimed: int, published: int, waiting: int, meta: Meta | None) -> None:
+        """A submission in which nothing moves ends resumable, with the reason (I8)."""
+        now = self.clock()
+        state = (claimed, published, waiting)
+        if state != self._seen or claimed > 0 or (meta is not None and meta.paused):
+            self._seen, self._moved_at, self.idle_reason = state, now, ""
+            return
+        idle = now - self._moved_at
+        if idle >= NO_WORKERS_AFTER_S and not self.idle_reason:
+            self.idle_reason = self._why_idle(published, waiting)
+        if idle >= self.plan.limits.stall:
+            reason = f"nothing moved for {idle:.0f} s: {self._why_idle(published, waiting)}"
+            self.ledger.end(self.plan.id, "stopped", reason, "stalled")
+
+    def _why_idle(self, published: int, waiting: int) -> str:
+        workers = self.ledger.workers()
+        queues = {queue for worker in workers for queue in str(worker.get("queues", "")).split(",")}
+        if not workers:
+            return "no worker is alive; start one with `evalfleet worker`"
+        absent = [
+            queue
+            for queue, wanted in (("run", published), ("grade", waiting), ("aggregate", waiting))
+            if wanted and queue not in queues
+        ]
+        if absent:
+            return f"no worker takes the queue {' or '.join(absent)}"
+        if waiting:
+            return "judged attempts are not recorded; is the target answering?"
+        return "messages are queued and no worker takes them"
+
+    def _reopen(self) -> None:
+        """Redis came back empty: the plan goes back on the books, with what the evaluations hold."""
+        log.warning("the broker lost %s; its plan goes back on the books", self.plan.id)
+        self.queue.clear()
+        self._queued.clear()
+        self.ledger.open_epoch()
+        self.ledger.add(self.plan, self.reload(), replay=True)
+        self._reconcile_at = 0.0
+
+
+def drive(
+    dispatcher: Dispatcher,
+    *,
+    tick: Callable[[Progress, str], bool],
+    every: float = TICK_S,
+) -> Ended:
+    """Drive one submission to its end. `tick(progress, note)` is called about twice a second; True ends the drive
+    early (state `left`). A broker that is away is waited for, as long as the plan's stall limit."""
+    ledger, sub = dispatcher.ledger, dispatcher.plan.id
+    away_since: float | None = None
+    progress = Progress()
+    shown_at = 0.0
+    for _ in ledger.wake_ups(every):
+        note = dispatcher.idle_reason
+        try:
+            ended = dispatcher.step()
+            if ended is not None:
+                tick(ledger.progress(sub), "")
+                return ended
+            away_since = None
+            if dispatcher.clock() - shown_at >= every:
+                progress = ledger.progress(sub)
+        except TargetUnreachable as away:
+            now = dispatcher.clock()
+            away_since = away_since if away_since is not None else now
+            note = str(away)
+            if now - away_since > dispatcher.plan.limits.stall:
+                return Ended("stopped", f"{away} (for {now - away_since:.0f} s)", "broker_away")
+        except EvalfleetError as error:
+            log.warning("dispatching %s: %s", sub, error)
+            return Ended("stopped", error.message, type(error).__name__)
+        if dispatcher.clock() - shown_at >= every:
+            shown_at = dispatcher.clock()
+            if tick(progress, note):
+                return Ended("left")
+    raise AssertionError("wake_ups never ends")

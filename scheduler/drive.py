@@ -1,0 +1,74 @@
+"""How is a submission driven to its end by one command, also when somebody presses Ctrl-C?
+
+`drive_to_end` runs the dispatcher, shows progress, and on a signal walks the steps of S38: feed nothing more, give runs
+in flight their 10 s, cancel them, wait for what is judged to be recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from evalfleet.errors import EvalfleetError
+from evalfleet.ledger import Ledger, Progress
+from scheduler.dispatch import Dispatcher, Ended, drive
+from scheduler.interrupt import Interrupts
+
+IN_FLIGHT_S = 10.0
+"""Runs in flight at the first signal may end by themselves for this long."""
+CANCEL_S = 8.0
+"""Cancelled runs and unrecorded attempts are waited for this long; what is not done then stays missing."""
+HURRY_S = 1.0
+
+Tick = Callable[[Progress, str], None]
+
+
+def drive_to_end(
+    dispatcher: Dispatcher,
+    interrupts: Interrupts,
+    *,
+    tick: Tick,
+    check: Callable[[], None] = lambda: None,
+    leave_running: bool = False,
+) -> Ended:
+    """`tick(progress, note)` shows how far it is; `check` raises when the stack below cannot go on."""
+
+    def on_tick(progress: Progress, note: str) -> bool:
+        check()
+        tick(progress, note)
+        return interrupts.first is not None
+
+    ended = drive(dispatcher, tick=on_tick)
+    if ended.state != "left":
+        return ended
+    return _leave(dispatcher, interrupts, tick, leave_running=leave_running)
+
+
+def _leave(dispatcher: Dispatcher, interrupts: Interrupts, tick: Tick, *, leave_running: bool) -> Ended:
+    ledger, sub = dispatcher.ledger, dispatcher.plan.id
+    code = "leave_running" if leave_running else "interrupted"
+    reason = "interrupted"
+    try:
+        ledger.pause(sub, paused=True)
+        if not leave_running and interrupts.count < 2:
+            note = f"interrupted: waiting up to {IN_FLIGHT_S:.0f} s for runs in flight (again to leave at once)"
+            _wait(ledger, sub, interrupts, IN_FLIGHT_S, lambda p: tick(p, note))
+        ledger.end(sub, "stopped", reason, code)
+        limit = HURRY_S if interrupts.count > 1 else CANCEL_S
+        _wait(ledger, sub, interrupts, limit, lambda p: tick(p, "interrupted: cancelling what still runs"))
+    except EvalfleetError as error:
+        return Ended("stopped", f"{reason}; {error.message}", code)
+    return Ended("stopped", reason, code, ledger.given_up(sub))
+
+
+def _wait(ledger: Ledger, sub: str, interrupts: Interrupts, limit: float, tick: Callable[[Progress], None]) -> None:
+    """Until nothing is in flight or unrecorded, the limit has passed, or one more signal came."""
+    end = time.monotonic() + limit
+    count = interrupts.count
+    for _ in ledger.wake_ups(0.2):
+        progress = ledger.progress(sub)
+        tick(progress)
+        if progress.running == 0 and progress.waiting == 0:
+            return
+        if time.monotonic() > end or (interrupts.count > count and time.monotonic() > end - limit + HURRY_S):
+            return

@@ -1,0 +1,41 @@
+"""What does Ctrl-C mean, once and twice?  (S38)
+
+Once (SIGINT or SIGTERM): no new runs, in-flight runs get 10 s, then they are cancelled and stay missing. Twice: cancel
+requests are sent, leave after 1 s. The handler only notes; whoever drives looks at the note twice a second.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """Counts the signals while it is entered; `first` is the one that ends the command."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: int | None = None
+        self.noticed = threading.Event()
+        self._former: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        for number in SIGNALS:
+            self._former[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self.first is None:
+            self.first = number
+        self.noticed.set()

@@ -1,0 +1,156 @@
+"""What does a command know before it starts anything: the tree, valid; the selection; the plan; the pin?
+
+`prepare` refuses with everything that is wrong at once (exit 2) and touches neither network nor state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from evalfleet.checks.case import Case, parse_case
+from evalfleet.errors import UsageError
+from evalfleet.graders import Bundle, build_bundle, check_graders, check_graders_by_ast
+from evalfleet.plan import Plan, PlannedGraders, PlannedTarget
+from evalfleet.settings import Settings
+from evalfleet.tree import TreeConfig, find_tree, read_tree_version
+from scheduler.pins import Pin, file_digests
+from scheduler.plan import build_plan
+from scheduler.select import DRAFT, Selection, select
+from scheduler.validate import Validation, validate
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that `eval`, `plan` and `submit` need. `warnings` are rendered; `plan` has no evaluations' ids yet."""
+
+    config: TreeConfig
+    selection: Selection
+    plan: Plan
+    pin: Pin
+    bundle: Bundle | None
+    files: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+def check(
+    start: Path,
+    words: Sequence[str] = (),
+    *,
+    drafts: bytes | None = None,
+    on_target: bool = False,
+    results: Path | None = None,
+    environment: Mapping[str, str],
+    by_ast: bool = False,
+) -> Validation:
+    """Everything that would refuse a run of this tree."""
+    root = find_tree(start)
+    found = validate(
+        root,
+        words=words,
+        target=on_target,
+        results=results,
+        environment=environment,
+        grader_check=check_graders_by_ast if by_ast else check_graders,
+    )
+    if drafts is None:
+        return found
+    loaded = parse_case(drafts, name=DRAFT, file="--scenarios")
+    return replace(
+        found,
+        cases=(*found.cases, *loaded.cases),
+        problems=(*found.problems, *loaded.problems),
+        warnings=(*found.warnings, *loaded.warnings),
+    )
+
+
+def prepare(
+    start: Path,
+    words: Sequence[str],
+    *,
+    trials: int | None,
+    concurrency: int | None,
+    drafts: bytes | None,
+    on_target: bool,
+    results: Path | None,
+    environment: Mapping[str, str],
+    by_ast: bool = False,
+) -> Prepared:
+    """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong."""
+    settings = Settings.from_env(environment)
+    if concurrency is not None and concurrency < 1:
+        raise UsageError(f"--concurrency must be a whole number from 1, not {concurrency}")
+    found = check(
+        start,
+        words,
+        drafts=drafts,
+        on_target=on_target,
+        results=results,
+        environment=environment,
+        by_ast=by_ast,
+    )
+    found.raise_if_refused()
+    config = found.config
+    assert config is not None
+    draft = next((case for case in found.cases if case.file == "--scenarios"), None)
+    cases = [case for case in found.cases if case is not draft]
+    selection = select(cases, words, root=config.root, drafts=draft, trials=trials)
+    bundle = _bundle(config, selection.cases)
+    graders = None
+    if bundle is not None:
+        graders = PlannedGraders(
+            digest=bundle.digest,
+            python=config.graders.python,
+            env=config.graders.env,
+            network=config.graders.network,
+            memory_mb=config.graders.memory_mb,
+            judge=on_target or config.judge is not None,
+        )
+    version = read_tree_version(config)
+    plan, pin = build_plan(
+        config,
+        selection,
+        target=_target(config, settings, on_target=on_target),
+        commit=version.commit,
+        graders=graders,
+        created_at=datetime.now(UTC),
+        settings=settings,
+        concurrency=concurrency,
+        environment=environment,
+    )
+    return Prepared(
+        config=config,
+        selection=selection,
+        plan=plan,
+        pin=pin,
+        bundle=bundle,
+        files=file_digests(config, selection, version),
+        warnings=tuple(f"warning: {warning.render()}" for warning in found.warnings),
+    )
+
+
+def _bundle(config: TreeConfig, cases: Sequence[Case]) -> Bundle | None:
+    """The graders that the selection calls, None where it calls none."""
+    names = {grader.name for case in cases for scenario in case.scenarios for grader in scenario.graders}
+    if not names:
+        return None
+    return build_bundle(config.root, names, config.graders.files)
+
+
+def _target(config: TreeConfig, settings: Settings, *, on_target: bool) -> PlannedTarget:
+    """Where the runs go (S40). On the embedded server the harness's id is known once it runs."""
+    if on_target:
+        target = config.target
+        if target is None:
+            raise UsageError(
+                "--target needs a [target] in evalfleet.toml: base_url and harness_id of the platform's harness"
+            )
+        base_url = target.base_url or settings.splox_base_url
+        if base_url is None:
+            raise UsageError("[target] has no base_url, and SPLOX_BASE_URL is not set")
+        name = config.harness.name if config.harness is not None else target.harness_id
+        return PlannedTarget(base_url, target.harness_id, target.machine_id, name)
+    assert config.harness is not None
+    return PlannedTarget(None, "", None, config.harness.name)

@@ -1,0 +1,210 @@
+"""The ledger's scripts against a real Valkey: who may claim what, and what comes back when somebody dies."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from evalfleet.checks.case import parse_case
+from evalfleet.ledger import Claimed, Hold, Ledger
+from evalfleet.plan import (
+    Attempt,
+    Conversation,
+    Limits,
+    Plan,
+    PlannedCase,
+    PlannedEvaluation,
+    PlannedScenario,
+    PlannedTarget,
+    Scorer,
+    SuiteName,
+)
+
+CASES = b"""
+defaults: {trials: 3}
+scenarios:
+  - {id: one, user: hi, expect: [{no_error: true}]}
+  - {id: two, user: ho, expect: [{no_error: true}]}
+"""
+
+
+def make_plan(*, concurrency: int = 2, losses: int = 5) -> Plan:
+    [case] = parse_case(CASES, name="c", file="evals/cases/c.yaml").cases
+    return Plan(
+        id=f"sub_{uuid.uuid4().hex[:26].upper()}",
+        pin="0" * 64,
+        generation=0,
+        created_at="2026-01-01T00:00:00Z",
+        evalfleet="0",
+        suite="checks",
+        artifact="20260101T000000Z-abcdefgh",
+        target=PlannedTarget(None, "h_0", None, "h"),
+        commit="0" * 40,
+        concurrency=concurrency,
+        limits=Limits(losses=losses),
+        scorer=Scorer("evalfleet-checks", "1"),
+        infra_codes=(),
+        evaluations=(PlannedEvaluation(3, "eval_0", SuiteName("checks/k3", "v", "checks")),),
+        cases=(PlannedCase("c", "evals/cases/c.yaml", tuple(PlannedScenario(s, 0) for s in case.scenarios)),),
+        graders=None,
+    )
+
+
+@pytest.fixture
+def ledger(valkey: str) -> Iterator[Ledger]:
+    made = Ledger(valkey, prefix=f"t{uuid.uuid4().hex[:8]}:")
+    made.open_epoch(0)
+    yield made
+    made.redis.delete(*made.redis.keys(f"{made.prefix}*"))
+    made.close()
+
+
+def claim(ledger: Ledger, plan: Plan, trial: int, who: str) -> Claimed:
+    conversation = Conversation(0, trial)
+    return ledger.claim(plan.id, conversation, plan.attempts(conversation), who)
+
+
+def alive(ledger: Ledger, *who: str) -> None:
+    for name in who:
+        ledger.beat(name, {}, [])
+
+
+def test_a_conversation_is_claimed_once_and_again_after_it_went_back(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    alive(ledger, "a", "b")
+    assert claim(ledger, plan, 0, "a") is Claimed.CLAIMED
+    assert claim(ledger, plan, 0, "b") is Claimed.DUPLICATE
+    assert claim(ledger, plan, 0, "a") is Claimed.DUPLICATE
+    assert not ledger.release(plan.id, Conversation(0, 0), "b", played=False)
+    assert ledger.release(plan.id, Conversation(0, 0), "a", played=False)
+    assert ledger.take_returned(plan.id) == [Conversation(0, 0)]
+    assert claim(ledger, plan, 0, "b") is Claimed.CLAIMED
+
+
+def test_i7_the_claim_refuses_above_the_concurrency_and_a_dead_owner_keeps_its_slot(ledger: Ledger) -> None:
+    plan = make_plan(concurrency=2)
+    ledger.add(plan, {})
+    alive(ledger, "a", "b")
+    assert [claim(ledger, plan, trial, "a") for trial in range(3)] == [Claimed.CLAIMED, Claimed.CLAIMED, Claimed.FULL]
+    assert ledger.take_returned(plan.id) == [Conversation(0, 2)], "what was refused is fed again"
+    ledger.declare_dead("a")
+    assert claim(ledger, plan, 2, "b") is Claimed.FULL
+    assert sorted(ledger.reap(plan.id, 5)) == ["0:0", "0:1"]
+    assert claim(ledger, plan, 2, "b") is Claimed.CLAIMED
+
+
+def test_only_the_reaper_counts_losses_and_gives_up_at_the_limit(ledger: Ledger) -> None:
+    plan = make_plan(losses=2)
+    ledger.add(plan, {})
+    for _ in range(2):
+        alive(ledger, "a")
+        assert claim(ledger, plan, 0, "a") is Claimed.CLAIMED
+        ledger.declare_dead("a")
+        assert ledger.reap(plan.id, 2) == ["0:0"]
+    assert ledger.given_up(plan.id)["0:0"]["code"] == "worker_lost"
+    alive(ledger, "a")
+    assert claim(ledger, plan, 0, "a") is Claimed.GIVEN_UP
+    ledger.add(plan, {})
+    assert claim(ledger, plan, 0, "a") is Claimed.CLAIMED, "a resume empties the given-up set"
+
+
+def test_what_is_recorded_waits_or_is_judged_is_not_played_again(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {Attempt(0, 0, 0): "passed"})
+    alive(ledger, "a")
+    assert ledger.open_attempts(plan.id, plan.attempts(Conversation(0, 0))) == {Attempt(0, 1, 0)}
+    assert ledger.put_play(plan.id, Attempt(0, 1, 0), b"{}")
+    assert claim(ledger, plan, 0, "a") is Claimed.DONE
+
+
+def test_the_first_record_of_an_attempt_wins_and_only_confirmed_fields_leave(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    first, second = Attempt(0, 0, 0), Attempt(0, 1, 0)
+    assert ledger.put_record(plan.id, first, b"first", "passed"), "the first record calls the aggregator"
+    assert not ledger.put_record(plan.id, first, b"late", "failed"), "a message is under way"
+    ledger.put_record(plan.id, second, b"second", "failed")
+    assert ledger.records(plan.id) == {first: b"first", second: b"second"}
+    ledger.confirm(plan.id, {first: "passed"})
+    assert ledger.records(plan.id) == {second: b"second"}
+    assert ledger.progress(plan.id).counts == {"passed": 1, "failed": 1}
+    ledger.clear_hint(plan.id)
+    assert not ledger.put_record(plan.id, first, b"later still", "failed"), "recorded: a late worker changes nothing"
+    assert ledger.records(plan.id) == {second: b"second"}
+
+
+def test_a_heartbeat_learns_what_was_lost_and_what_was_stopped(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    alive(ledger, "a")
+    claim(ledger, plan, 0, "a")
+    held, never = Hold(plan.id, Conversation(0, 0)), Hold(plan.id, Conversation(0, 1))
+    assert ledger.beat("a", {}, [held, never]) == ["held", "lost"]
+    assert ledger.end(plan.id, "stopped", "enough", "interrupted")
+    assert not ledger.end(plan.id, "completed"), "the first reason stands"
+    assert ledger.beat("a", {}, [held]) == ["stopped"]
+    assert claim(ledger, plan, 1, "a") is Claimed.STOPPED
+    meta = ledger.meta(plan.id)
+    assert meta is not None
+    assert (meta.state, meta.reason, meta.code) == ("stopped", "enough", "interrupted")
+
+
+def test_when_redis_came_back_empty_holds_are_registered_again_and_nothing_is_claimed(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    alive(ledger, "a")
+    claim(ledger, plan, 0, "a")
+    ledger.redis.delete(*ledger.redis.keys(f"{ledger.prefix}*"))
+    assert ledger.beat("a", {}, [Hold(plan.id, Conversation(0, 0))]) == ["held"]
+    ledger.add(plan, {})
+    assert claim(ledger, plan, 1, "a") is Claimed.GRACE
+    assert ledger.reap(plan.id, 5) == []
+    ledger.redis.set(f"{ledger.prefix}epoch", ledger.now_ms())
+    assert claim(ledger, plan, 0, "b") is Claimed.DUPLICATE, "its owner said so during the grace"
+    assert claim(ledger, plan, 1, "a") is Claimed.CLAIMED
+
+
+def test_a_grading_is_one_workers_until_that_one_dies(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    attempt = Attempt(0, 0, 0)
+    alive(ledger, "a", "b")
+    assert ledger.claim_grade(plan.id, attempt, "a") is None, "nothing to grade yet"
+    ledger.put_play(plan.id, attempt, b"play")
+    assert ledger.claim_grade(plan.id, attempt, "a") == b"play"
+    assert ledger.claim_grade(plan.id, attempt, "b") is None
+    ledger.declare_dead("a")
+    assert ledger.claim_grade(plan.id, attempt, "b") == b"play"
+
+
+def test_three_new_tries_are_counted_from_the_first_one_that_this_command_made(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    assert ledger.first_new_try(plan.id, Conversation(0, 0), 2) == 2
+    assert ledger.first_new_try(plan.id, Conversation(0, 0), 4) == 2
+
+
+def test_an_ended_submission_leaves_nothing_behind(ledger: Ledger) -> None:
+    before = set(ledger.redis.keys(f"{ledger.prefix}*"))
+    plan = make_plan()
+    ledger.add(plan, {Attempt(0, 0, 1): "passed"})
+    ledger.publish(plan.id, list(plan.conversations()))
+    ledger.put_record(plan.id, Attempt(0, 0, 0), b"x", "passed")
+    ledger.give_up(plan.id, Conversation(0, 2), "why")
+    ledger.put_miss(plan.id, Attempt(0, 0, 2), b"y")
+    ledger.forget(plan.id)
+    assert set(ledger.redis.keys(f"{ledger.prefix}*")) == before
+    assert ledger.submissions() == []
+
+
+def test_a_lock_is_one_owners_and_can_be_renewed(ledger: Ledger) -> None:
+    assert ledger.lock("x", "a", 10_000)
+    assert ledger.lock("x", "a", 10_000)
+    assert not ledger.lock("x", "b", 10_000)
+    ledger.unlock("x", "b")
+    assert not ledger.lock("x", "b", 10_000)
+    ledger.unlock("x", "a")
+    assert ledger.lock("x", "b", 10_000)

@@ -1,0 +1,219 @@
+"""How do judged attempts become evidence, and evidence recorded attempts?
+
+One aggregator at a time per submission (a short lock; correctness never hangs on it). Each round: the records that wait
+become one segment of the artifact, synced (evidence before record, I4); then one `attempts:batch` per evaluation, with
+the run of the *first* line of each attempt; then exactly what the server confirmed leaves Redis. When the evaluation's
+`missing_attempts` is empty it is completed (I1). Whoever dies in between leaves something that the next one finishes:
+evidence that is not recorded is sent again, a batch that was recorded comes back as `duplicate`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from evalfleet.artifact import AttemptsIndex, IndexEntry, append_segment
+from evalfleet.contract import jsontext
+from evalfleet.errors import EvalfleetError, ProblemAnswer, StorageError
+from evalfleet.ledger import Ledger
+from evalfleet.plan import Attempt, Plan
+from evalfleet.results import ResultsStore
+from evalfleet.telemetry import BATCH_ATTEMPTS, RECORD_SECONDS
+from worker.evidence import wire_attempt
+
+log = logging.getLogger(__name__)
+
+LOCK_MS = 30_000
+WINDOW_S = 0.1
+"""How long records are collected before a round: one fsync and one request serve what comes in meanwhile."""
+BATCH = 500
+
+ENDED_CODES = frozenset({"evaluation_completed", "evaluation_cancelled", "evaluation_not_running"})
+HOPELESS_STATUS = frozenset({401, 402, 403, 404, 422})
+
+
+class Recorder(Protocol):
+    """The evaluation calls, blocking (the worker's loop thread makes them)."""
+
+    def record_attempts(self, evaluation: str, attempts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]: ...
+    def get_evaluation(self, evaluation: str) -> Mapping[str, Any]: ...
+    def complete_evaluation(self, evaluation: str) -> Mapping[str, Any]: ...
+
+
+class Aggregator:
+    """Aggregates one plan; keep one per plan and process, it remembers what it has read of the artifact.
+
+    `run(owner)` returns when nothing waits, or another aggregator is at work. It raises PlatformError when the platform
+    does not answer (what waits, waits on), and ends the submission in the ledger when the artifact cannot be written or
+    the evaluation takes no more attempts.
+    """
+
+    def __init__(self, ledger: Ledger, plan: Plan, store: ResultsStore, recorder: Recorder) -> None:
+        self.ledger = ledger
+        self.plan = plan
+        self.store = store
+        self.recorder = recorder
+        self.index = AttemptsIndex(store, plan.artifact)
+        self.completed: set[int] = set()
+        self._keys = {
+            (self.plan.cases[a.case].name, self.plan.scenario(a).id, a.trial): a for a in self.plan.all_attempts()
+        }
+        self._by_wire = {(plan.key_of(a), a.trial): a for a in self._keys.values()}
+
+    def run(self, owner: str, stopping: threading.Event) -> None:
+        name = f"aggregate:{self.plan.id}"
+        if not self.ledger.lock(name, owner, LOCK_MS):
+            return
+        try:
+            stopping.wait(WINDOW_S)
+            while self.ledger.lock(name, owner, LOCK_MS) and self._round():
+                if stopping.wait(WINDOW_S):
+                    break
+        except StorageError as error:
+            self.ledger.end(self.plan.id, "stopped", error.message, "storage")
+            raise
+        finally:
+            self.ledger.unlock(name, owner)
+
+    def _round(self) -> bool:
+        """One pass; True if there may be more to do."""
+        sub = self.plan.id
+        self.ledger.clear_hint(sub)
+        replay = self.ledger.take_replay(sub)
+        try:
+            records = self.ledger.records(sub, BATCH)
+            misses = self.ledger.misses(sub)
+            if not records and not misses and not replay:
+                return False
+            with RECORD_SECONDS.time():
+                self._write(records, misses)
+                self.index.refresh()
+                self.ledger.drop_misses(sub, misses)
+                chosen = {a: self._entry(a) for a in records}
+                if replay:
+                    chosen |= self._unrecorded()
+                BATCH_ATTEMPTS.observe(len(chosen))
+                self._record({a: entry for a, entry in chosen.items() if entry is not None}, force=replay)
+        except EvalfleetError:
+            if replay:
+                self.ledger.ask_replay(sub)
+            raise
+        return True
+
+    def _write(self, records: Mapping[Attempt, bytes], misses: Mapping[Attempt, bytes]) -> None:
+        """Evidence before record: what is not in the artifact yet becomes its next segment."""
+        self.index.refresh()
+        lines = [jsontext.loads(blob) for a, blob in records.items() if self._entry(a) is None]
+        lines += [jsontext.loads(blob) for a, blob in misses.items() if self._entry(a) is None]
+        append_segment(self.store, self.plan.artifact, lines)
+
+    def _entry(self, attempt: Attempt) -> IndexEntry | None:
+        """The attempt's evidence; a missing line is none."""
+        case = self.plan.cases[attempt.case]
+        entry = self.index.entries.get((case.name, self.plan.scenario(attempt).id, attempt.trial))
+        return entry if entry is not None and entry.verdict is not None else None
+
+    def _unrecorded(self) -> dict[Attempt, IndexEntry | None]:
+        """Evidence that the evaluations do not hold: an aggregator died between segment and batch."""
+        owed: dict[Attempt, IndexEntry | None] = {}
+        for number, planned in enumerate(self.plan.evaluations):
+            assert planned.id is not None
+            document = self.recorder.get_evaluation(planned.id)
+            self._note_ended(number, document)
+            for case in document["cases"]:
+                for trial in case.get("missing_attempts") or ():
+                    attempt = self._by_wire.get((case["key"], trial))
+                    if attempt is not None and self._entry(attempt) is not None:
+                        owed[attempt] = self._entry(attempt)
+        return owed
+
+    def _record(self, chosen: Mapping[Attempt, IndexEntry], *, force: bool) -> None:
+        groups: dict[int, dict[Attempt, IndexEntry]] = {}
+        for attempt, entry in chosen.items():
+            index = self.plan.cases[attempt.case].scenarios[attempt.scenario].evaluation
+            assert index is not None
+            groups.setdefault(index, {})[attempt] = entry
+        for index, group in groups.items():
+            self._record_group(index, group)
+        if force:
+            for index in range(len(self.plan.evaluations)):
+                if index not in groups and index not in self.completed:
+                    self._complete_if_done(index, None)
+
+    def _record_group(self, index: int, group: Mapping[Attempt, IndexEntry]) -> None:
+        evaluation = self.plan.evaluations[index].id
+        assert evaluation is not None
+        todo = dict(group)
+        try:
+            answer = self.recorder.record_attempts(evaluation, [self._wire(a, e) for a, e in todo.items()])
+        except ProblemAnswer as problem:
+            if problem.code == "attempt_conflict":
+                answer = self._resolve_conflict(evaluation, todo)
+            elif problem.code in ENDED_CODES:
+                self.ledger.end(
+                    self.plan.id, "stopped", f"{evaluation} takes no more attempts: {problem.detail}", problem.code
+                )
+                return
+            elif problem.status in HOPELESS_STATUS:
+                self.ledger.end(self.plan.id, "stopped", f"attempts were refused: {problem}", problem.code)
+                return
+            else:
+                raise
+        self.ledger.confirm(self.plan.id, {a: e.outcome for a, e in group.items()})
+        self._complete_if_done(index, answer.get("evaluation"))
+
+    def _resolve_conflict(self, evaluation: str, todo: dict[Attempt, IndexEntry]) -> Mapping[str, Any]:
+        """Somebody recorded other runs for some of these: say so in the artifact, send the rest (I4, S35)."""
+        document = self.recorder.get_evaluation(evaluation)
+        recorded = {(case["key"], trial) for case in document["cases"] for trial in case.get("recorded_attempts") or ()}
+        theirs = [a for a in todo if (self.plan.key_of(a), a.trial) in recorded]
+        lines = []
+        for attempt in theirs:
+            entry = todo.pop(attempt)
+            lines.append({**self.index.line(entry), "recorded": "elsewhere"})
+        append_segment(self.store, self.plan.artifact, lines)
+        log.warning("%d attempts of %s were recorded by somebody else", len(theirs), evaluation)
+        if not todo:
+            return {"evaluation": document}
+        return self.recorder.record_attempts(evaluation, [self._wire(a, e) for a, e in todo.items()])
+
+    def _wire(self, attempt: Attempt, entry: IndexEntry) -> dict[str, Any]:
+        """The attempt as the first line of its evidence has it."""
+        return wire_attempt(
+            self.plan,
+            attempt,
+            {
+                "run_id": entry.run_id,
+                "outcome": entry.outcome,
+                "judge_score": entry.judge_score,
+                "judge_feedback": entry.judge_feedback,
+            },
+        )
+
+    def _complete_if_done(self, index: int, document: Mapping[str, Any] | None) -> None:
+        evaluation = self.plan.evaluations[index].id
+        assert evaluation is not None
+        if document is None or "cases" not in document:
+            document = self.recorder.get_evaluation(evaluation)
+        if document["status"] == "running" and not any(case.get("missing_attempts") for case in document["cases"]):
+            document = self.recorder.complete_evaluation(evaluation)
+        self._note_ended(index, document)
+
+    def _note_ended(self, index: int, document: Mapping[str, Any]) -> None:
+        if document["status"] == "completed" and index not in self.completed:
+            self.completed.add(index)
+            self.ledger.mark_completed(self.plan.id, self.completed)
+            if len(self.completed) == len(self.plan.evaluations):
+                self.ledger.end(self.plan.id, "completed")
+
+
+def aggregate(aggregator: Aggregator, owner: str, stopping: threading.Event) -> None:
+    """The aggregate task without Celery. A platform that is away leaves everything for the next message."""
+    began = time.monotonic()
+    try:
+        aggregator.run(owner, stopping)
+    except EvalfleetError as error:
+        log.warning("aggregate %s after %.1f s: %s", aggregator.plan.id, time.monotonic() - began, error)

@@ -1,0 +1,108 @@
+"""Is this worker still the owner of what it plays, and does everybody know that it lives?  (I6)
+
+A thread of its own beats every 2 s and learns for each held conversation whether it is still held, lost or stopped. A
+worker whose heartbeat has not been confirmed for 10 s is dead to the others, or soon will be: it stops what it does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+from evalfleet.errors import EvalfleetError
+from evalfleet.ledger import Hold, Ledger
+from evalfleet.telemetry import HEARTBEAT_AGE
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 2.0
+UNCONFIRMED_S = 10.0
+
+
+class Heartbeat:
+    """Beats until `stop`. `on_gone(why)` of a hold is called at most once, from the heartbeat's thread."""
+
+    def __init__(self, ledger: Ledger, queues: str, slots: int, *, every: float = EVERY_S) -> None:
+        self.incarnation = uuid.uuid4().hex
+        self.ledger = ledger
+        self.every = every
+        self.info = {"host": socket.gethostname(), "pid": os.getpid(), "queues": queues, "slots": slots}
+        self._holds: dict[Hold, Callable[[str], None]] = {}
+        self._guard = threading.Lock()
+        self._stopping = threading.Event()
+        self._now = threading.Event()
+        self._confirmed = time.monotonic()
+        HEARTBEAT_AGE.set_function(lambda: time.monotonic() - self._confirmed)
+        self._thread = threading.Thread(target=self._main, name="evalfleet-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Beat once before returning, so that no claim is made by a worker that nobody knows. Retried by the thread."""
+        self._beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating and leave the books: the others need not wait for the key to run out."""
+        self._stopping.set()
+        self._now.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+        try:
+            self.ledger.declare_dead(self.incarnation)
+        except EvalfleetError as error:
+            log.warning("leaving the books: %s", error)
+
+    def hold(self, hold: Hold, on_gone: Callable[[str], None]) -> None:
+        with self._guard:
+            self._holds[hold] = on_gone
+
+    def drop(self, hold: Hold) -> None:
+        with self._guard:
+            self._holds.pop(hold, None)
+
+    def beat_now(self) -> None:
+        """Look at the flags at once (a wake-up told of a stop)."""
+        self._now.set()
+
+    @property
+    def held(self) -> int:
+        return len(self._holds)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last confirmed beat."""
+        return time.monotonic() - self._confirmed
+
+    def _main(self) -> None:
+        while not self._stopping.is_set():
+            self._now.wait(self.every)
+            self._now.clear()
+            if not self._stopping.is_set():
+                self._beat()
+
+    def _beat(self) -> None:
+        with self._guard:
+            holds = dict(self._holds)
+        began = time.monotonic()
+        try:
+            states = self.ledger.beat(self.incarnation, {**self.info, "held": len(holds)}, list(holds))
+        except EvalfleetError as error:
+            log.warning("heartbeat not confirmed for %.1f s: %s", self.age, error)
+            if self.age > UNCONFIRMED_S:
+                self._gone(list(holds), "lost")
+            return
+        self._confirmed = began
+        for hold, state in zip(list(holds), states, strict=True):
+            if state != "held":
+                self._gone([hold], state)
+
+    def _gone(self, holds: list[Hold], why: str) -> None:
+        for hold in holds:
+            with self._guard:
+                on_gone = self._holds.pop(hold, None)
+            if on_gone is not None:
+                on_gone(why)

@@ -1,0 +1,453 @@
+"""How is one conversation played, so that playing it again costs nothing and decides the same?
+
+One try (S14) is a fresh chat: every scenario in file order, every turn one run, each started after the former is
+terminal (S8). A run's idempotency key is a pure function of plan, conversation, turn and try (I2): a worker that plays
+a conversation again gets the finished runs back from the platform instead of paying for new ones. What a terminal run
+means is decided by `evalfleet.checks.outcome.meaning_of` from the platform's own clock (S12). Nothing here writes to
+Redis or to disk: each scored scenario is handed to the caller as soon as it is played.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from evalfleet.checks.outcome import STOPPING_CODES, Meaning, RunMeaning, meaning_of, spent_seconds
+from evalfleet.checks.trial import TurnRecord
+from evalfleet.contract.client import Client
+from evalfleet.errors import HarnessMoved, PlatformError, ProblemAnswer, StreamLost, TargetUnreachable
+from evalfleet.plan import Attempt, Conversation, Plan, Step, run_key
+
+log = logging.getLogger(__name__)
+
+CANCEL_GRACE_S = 60.0
+"""How long a cancelled run may take to become terminal before its attempt stays missing (S13)."""
+USAGE_WAIT_S = 10.0
+"""How long `final` usage is awaited after the last turn (S15)."""
+TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+STOPPING_STATUS = frozenset({401, 402, 403, 404, 422})
+"""A launch refused with one of these would be refused every time: the submission stops (S17)."""
+
+
+@dataclass(slots=True)
+class Try:
+    """One try of a conversation, as the artifact keeps it: {try, chat_id, run_ids, reason, usage}."""
+
+    number: int
+    chat_id: str | None = None
+    run_ids: list[str] = field(default_factory=list)
+    reason: str | None = None
+    usage: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "try": self.number,
+            "chat_id": self.chat_id,
+            "run_ids": list(self.run_ids),
+            "reason": self.reason,
+            "usage": None if self.usage is None else dict(self.usage),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One scored scenario that has something to judge."""
+
+    attempt: Attempt
+    turns: tuple[TurnRecord, ...]
+    meaning: RunMeaning
+    tries: tuple[dict[str, Any], ...]
+    not_played: str | None = None
+    link: Mapping[str, Any] | None = None
+    """The run to record when no turn of this scenario was played: the chat's last (S8)."""
+    usage: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """The conversation ended without a result for these attempts; a resume plays them again."""
+
+    attempts: tuple[Attempt, ...]
+    reason: str
+    code: str
+    tries: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StopSubmission(Exception):  # noqa: N818  - a decision that travels, not an error of ours
+    """Every further launch would fail too (S17); says so in words for people and a word for programs."""
+
+    reason: str
+    code: str
+
+
+class _NoResult(Exception):  # noqa: N818  - as above
+    """This try cannot give a result any more; the next one starts in a fresh chat."""
+
+    def __init__(self, reason: str, code: str, *, final: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.code, self.final = reason, code, final
+
+
+HandOver = Callable[[Played], Awaitable[None]]
+FirstNewTry = Callable[[int], Awaitable[int]]
+
+
+class Player:
+    """Plays one conversation.
+
+    `evidence` names the attempts that have a verdict already: they are played as context only (S14).
+    `hand_over` takes each scored scenario; `first_new_try` says which try was this command's first (three new ones
+    for each command). `play` answers None, or what it gave up on; it raises StopSubmission, and asyncio.CancelledError
+    when the worker wants its claim back (runs go on and are found again).
+    """
+
+    def __init__(
+        self,
+        platform: Client,
+        plan: Plan,
+        conversation: Conversation,
+        *,
+        evidence: Collection[Attempt],
+        hand_over: HandOver,
+        first_new_try: FirstNewTry,
+        cancel_on_leave: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.platform = platform
+        self.plan = plan
+        self.conversation = conversation
+        self.case = plan.cases[conversation.case]
+        self.open = [a for a in plan.attempts(conversation) if a not in set(evidence)]
+        self.hand_over = hand_over
+        self.first_new_try = first_new_try
+        self.cancel_on_leave = cancel_on_leave
+        self.tries: list[Try] = []
+        self.current_run: str | None = None
+
+    async def play(self) -> GaveUp | None:
+        number = 0
+        limit: int | None = None
+        while self.open:
+            self.tries.append(Try(number))
+            try:
+                await self._play_try(self.tries[-1], last=limit is not None and number >= limit - 1)
+            except _NoResult as nothing:
+                self.tries[-1].reason = nothing.reason
+                if nothing.code in STOPPING_CODES:
+                    raise StopSubmission(nothing.reason, nothing.code) from nothing
+                await self._read_usage(self.tries[-1])
+                if nothing.final:
+                    return self._gave_up(nothing.reason, nothing.code)
+                if limit is not None and number + 1 >= limit:
+                    return self._gave_up(f"{nothing.reason} ({number + 1} tries)", nothing.code)
+            if limit is None and self._made_new:
+                limit = await self.first_new_try(number) + self.plan.limits.tries
+                if self.open and number + 1 >= limit:
+                    return self._gave_up(self.tries[-1].reason or "no result", "tries")
+            number += 1
+        return None
+
+    _made_new = False
+
+    def _gave_up(self, reason: str, code: str) -> GaveUp:
+        return GaveUp(tuple(self.open), reason, code, tuple(t.to_json() for t in self.tries))
+
+    async def _play_try(self, this: Try, *, last: bool) -> None:
+        steps = self.plan.steps(self.conversation)
+        wanted = {a.scenario for a in self.open}
+        until = max(wanted)
+        turn_index = 0
+        ended: str | None = None  # why the agent's conversation cannot go on
+        last_run: Mapping[str, Any] | None = None
+        for step in steps:
+            if step.scenario > until:
+                break
+            scenario = self.case.scenarios[step.scenario].scenario
+            turns: list[TurnRecord] = []
+            not_played: str | None = None
+            for text in scenario.user:
+                if ended is not None:
+                    not_played = f"not played: {ended}"
+                    break
+                run = await self._launch(this, text, turn_index, scenario.id, last_run)
+                if run is None:
+                    assert last_run is not None
+                    ended = f"{self._scenario_of(last_run)} ended the conversation: {_failure_text(last_run)}"
+                    not_played = f"not played: {ended}"
+                    break
+                turn_index += 1
+                record = await self._await(run, text, scenario.timeout - spent_seconds(turns), scenario.id)
+                turns.append(record)
+                last_run = record.run
+                meaning = meaning_of(turns, timeout=scenario.timeout, infra_codes=self.plan.infra_codes)
+                if meaning.meaning is not Meaning.RESULT:
+                    break
+            await self._settle(this, step, turns, not_played, last_run, last=last, final=step.scenario == until)
+
+    async def _settle(
+        self,
+        this: Try,
+        step: Step,
+        turns: list[TurnRecord],
+        not_played: str | None,
+        last_run: Mapping[str, Any] | None,
+        *,
+        last: bool,
+        final: bool,
+    ) -> None:
+        """Decide what the scenario's turns mean and hand it over, or end this try."""
+        scenario = self.case.scenarios[step.scenario].scenario
+        if turns:
+            meaning = meaning_of(turns, timeout=scenario.timeout, infra_codes=self.plan.infra_codes)
+        else:
+            meaning = RunMeaning(Meaning.RESULT, "")
+        if meaning.meaning is Meaning.NO_RESULT:
+            raise _NoResult(meaning.reason, meaning.code)
+        if meaning.retryable_agent and not last and await self._tries_left(this.number):
+            raise _NoResult(meaning.reason, meaning.code)
+        attempt = Attempt(self.conversation.case, step.scenario, self.conversation.trial)
+        if attempt not in self.open:
+            return
+        if final:
+            await self._read_usage(this)
+        played = Played(
+            attempt=attempt,
+            turns=tuple(turns),
+            meaning=meaning,
+            tries=tuple(t.to_json() for t in self.tries),
+            not_played=not_played,
+            link=last_run if not turns else None,
+            usage=this.usage if final else None,
+        )
+        await self.hand_over(played)
+        self.open.remove(attempt)
+
+    async def _tries_left(self, number: int) -> bool:
+        if not self._made_new:
+            return True
+        return number + 1 < await self.first_new_try(number) + self.plan.limits.tries
+
+    def _scenario_of(self, run: Mapping[str, Any]) -> str:
+        return str((run.get("metadata") or {}).get("evalfleet.scenario", "an earlier scenario"))
+
+    # -- one run ----------------------------------------------------------------------------------------------------
+
+    async def _launch(
+        self, this: Try, text: str, turn_index: int, scenario_id: str, former: Mapping[str, Any] | None
+    ) -> Mapping[str, Any] | None:
+        """Create the turn's run, or find it again. None: the agent's own failure ended the chat."""
+        plan = self.plan
+        body: dict[str, Any] = {
+            "harness_id": plan.target.harness_id,
+            "input": {"role": "user", "content": [{"type": "text", "text": text}]},
+            "metadata": {
+                "evalfleet.submission": plan.id,
+                "evalfleet.case": self.case.name,
+                "evalfleet.scenario": scenario_id,
+                "evalfleet.trial": self.conversation.trial,
+                "evalfleet.try": this.number,
+            },
+        }
+        if this.chat_id is not None:
+            body["chat_id"] = this.chat_id
+        if plan.target.machine_id is not None and this.chat_id is None:
+            body["machine_id"] = plan.target.machine_id
+        key = run_key(plan.id, self.case.name, self.conversation.trial, turn_index, this.number, body)
+        try:
+            created = await self.platform.create_run(body, key=key)
+        except ProblemAnswer as refused:
+            if refused.quota or refused.code in STOPPING_CODES:
+                raise StopSubmission(
+                    f"the platform refused to launch a run: {refused.detail}", refused.code
+                ) from refused
+            if former is not None and former.get("status") != "succeeded" and refused.status in {404, 409, 422}:
+                return None
+            if refused.status in STOPPING_STATUS:
+                raise StopSubmission(f"the platform refused to launch a run: {refused}", refused.code) from refused
+            raise _NoResult(f"launch refused: {refused}", "launch_refused", final=True) from refused
+        except TargetUnreachable as away:
+            raise _NoResult(f"launch failed: {away}", "target_unreachable", final=True) from away
+        run: Mapping[str, Any] = created.document
+        if not created.replayed:
+            self._made_new = True
+        self.current_run = str(run["id"])
+        this.chat_id = str(run["chat_id"])
+        this.run_ids.append(str(run["id"]))
+        if run.get("harness_commit") != plan.commit:
+            await self._cancel_quietly(str(run["id"]))
+            raise HarnessMoved(f"the harness moved from {plan.commit} to {run.get('harness_commit')}")
+        return run
+
+    async def _await(self, run: Mapping[str, Any], text: str, left: float, scenario_id: str) -> TurnRecord:
+        """Await the run's terminal state on its stream, cancelling at the limit, then read what it left (S12, S13)."""
+        run_id = str(run["id"])
+        events: list[Mapping[str, Any]] = []
+        watch = _Watch(self.platform, run_id, queued=self.plan.limits.queued, left=max(left, 0.0))
+        try:
+            terminal = await watch.follow(events)
+        except asyncio.CancelledError:
+            if self.cancel_on_leave():
+                await self._cancel_quietly(run_id)
+            raise
+        except PlatformError as lost:
+            raise _NoResult(f"the event stream of {run_id} was lost: {lost}", "stream_lost", final=True) from lost
+        if not terminal:
+            raise _NoResult(
+                f"{scenario_id}: {run_id} was cancelled at its limit and is not terminal after {CANCEL_GRACE_S:.0f} s",
+                "cancel_pending",
+                final=True,
+            )
+        self.current_run = None
+        try:
+            document, messages, outputs = await asyncio.gather(
+                self.platform.get_run(run_id), self.platform.messages(run_id), self.platform.outputs(run_id)
+            )
+        except PlatformError as lost:
+            raise _NoResult(f"{run_id} could not be read: {lost}", "unreadable", final=True) from lost
+        return TurnRecord(text, document, messages, outputs, events)
+
+    async def _cancel_quietly(self, run_id: str) -> None:
+        try:
+            await self.platform.cancel_run(run_id, deadline=time.monotonic() + 10)
+        except PlatformError as error:
+            log.warning("cancelling %s: %s", run_id, error)
+
+    async def _read_usage(self, this: Try) -> None:
+        """One reading for the chat, awaited until final for a while, else marked as the estimate it is (S15)."""
+        if not this.run_ids:
+            return
+        deadline = time.monotonic() + USAGE_WAIT_S
+        pause = 0.1
+        while True:
+            try:
+                usage = dict(await self.platform.usage(this.run_ids[-1], deadline=deadline))
+            except PlatformError as error:
+                log.warning("usage of %s: %s", this.run_ids[-1], error)
+                return
+            this.usage = {**usage, "chat_id": this.chat_id}
+            if usage.get("final") or time.monotonic() + pause > deadline:
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+
+class _Watch:
+    """Follows one run's stream under three limits: queued too long, the scenario's time spent, cancel not honoured."""
+
+    def __init__(self, platform: Client, run_id: str, *, queued: float, left: float) -> None:
+        self.platform = platform
+        self.run_id = run_id
+        self.queued = queued
+        self.left = left
+        self.cancelling: asyncio.Task[None] | None = None
+
+    async def follow(self, events: list[Mapping[str, Any]]) -> bool:
+        """Collect the journal; True once the run is terminal, False if a cancelled one is not within its grace."""
+        began = time.monotonic()
+        hard = began + self.queued + self.left + 24 * 3600
+        seen: set[str] = set()
+        limit = _Limit(began + self.queued)
+        try:
+            async with asyncio.timeout(None) as scope:
+                limit.bind(scope)
+                async for event in self.platform.events(self.run_id, deadline=hard):
+                    if event.get("id") in seen:
+                        continue
+                    seen.add(str(event.get("id")))
+                    events.append(event)
+                    self._note(event, limit)
+            return True
+        except TimeoutError:
+            pass
+        except StreamLost:
+            if self.cancelling is None:
+                raise
+            return False
+        finally:
+            if self.cancelling is not None and self.cancelling.done():
+                self.cancelling.result()
+        if self.cancelling is not None:
+            return await self._is_terminal()
+        self._cancel()
+        return await self._await_cancelled(events, seen)
+
+    async def _await_cancelled(self, events: list[Mapping[str, Any]], seen: set[str]) -> bool:
+        end = time.monotonic() + CANCEL_GRACE_S
+        try:
+            async with asyncio.timeout(CANCEL_GRACE_S):
+                async for event in self.platform.events(self.run_id, deadline=end):
+                    if event.get("id") not in seen:
+                        seen.add(str(event.get("id")))
+                        events.append(event)
+            return True
+        except (TimeoutError, StreamLost):
+            return await self._is_terminal()
+        finally:
+            if self.cancelling is not None and not self.cancelling.done():
+                self.cancelling.cancel()
+
+    async def _is_terminal(self) -> bool:
+        try:
+            run = await self.platform.get_run(self.run_id, deadline=time.monotonic() + 5)
+        except PlatformError as error:
+            log.warning("reading %s after its limit: %s", self.run_id, error)
+            return False
+        return run.get("status") in TERMINAL
+
+    def _note(self, event: Mapping[str, Any], limit: _Limit) -> None:
+        kind, data = event.get("type"), event.get("data") or {}
+        if kind == "run.status_changed" and data.get("to") == "running" and not limit.running:
+            limit.running = True
+            age = time.time() + self.platform.clock_offset - _epoch(event.get("created_at"))
+            limit.move(time.monotonic() + max(self.left - max(age, 0.0), 0.0))
+        elif kind == "run.status_changed" and data.get("to") in TERMINAL:
+            limit.move(time.monotonic() + 30.0)  # what is left is reading the journal's end
+        elif kind == "interaction.created" and self.cancelling is None:
+            self._cancel()  # nobody answers in an evaluation (S12)
+            limit.move(time.monotonic() + CANCEL_GRACE_S)
+
+    def _cancel(self) -> None:
+        self.cancelling = asyncio.ensure_future(self._send_cancel())
+
+    async def _send_cancel(self) -> None:
+        try:
+            await self.platform.cancel_run(self.run_id, deadline=time.monotonic() + CANCEL_GRACE_S)
+        except PlatformError as error:
+            log.warning("cancelling %s: %s", self.run_id, error)
+
+
+class _Limit:
+    """The moment at which waiting on a stream ends; moves as the run tells of itself."""
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self.running = False
+        self.scope: asyncio.Timeout | None = None
+
+    def bind(self, scope: asyncio.Timeout) -> None:
+        self.scope = scope
+        self.move(self.at)
+
+    def move(self, at: float) -> None:
+        self.at = at
+        assert self.scope is not None
+        self.scope.reschedule(asyncio.get_running_loop().time() + max(at - time.monotonic(), 0.0))
+
+
+def _epoch(stamp: object) -> float:
+    if not isinstance(stamp, str):
+        return time.time()
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except ValueError:
+        return time.time()
+
+
+def _failure_text(run: Mapping[str, Any]) -> str:
+    failure = run.get("failure") or {}
+    return str(failure.get("message") or failure.get("code") or run.get("status"))
