@@ -23,6 +23,7 @@ from evalfleet.errors import ConfigError, CredentialError, ProblemAnswer, Target
 from evalfleet.server.drivers.chat_completions import ChatAnswer, plain, price_of
 from evalfleet.server.drivers.openai import completions_url, read_completion
 from evalfleet.server.drivers.upstream import (
+    TRANSPORT_ERRORS,
     address,
     make_client,
     read_some,
@@ -93,7 +94,7 @@ class Judge:
                 unread = await read_completion(response, answer, address(url))
         except TimeoutError as error:
             raise TargetUnreachable(f"the judge at {address(url)} did not answer within {DEADLINE:g} s") from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except TRANSPORT_ERRORS as error:
             raise TargetUnreachable(f"the judge: {transport_failure(url, error).message}") from error
         if unread is not None:
             if unread.retryable:

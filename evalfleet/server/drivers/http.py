@@ -30,6 +30,7 @@ from evalfleet.server.drivers.lines import (
 )
 from evalfleet.server.drivers.relay import Relay
 from evalfleet.server.drivers.upstream import (
+    TRANSPORT_ERRORS,
     address,
     make_client,
     media_type,
@@ -80,7 +81,7 @@ class HttpDriver:
                         await relay.report(lines)
                         if relay.broken:
                             break
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except TRANSPORT_ERRORS as error:
             return Ended(transport_failure(url, error))
         return Ended(relay.failure)
 
@@ -111,7 +112,10 @@ async def read_answer(kind: str, pieces: AsyncIterator[bytes], where: str) -> As
         yield [Broken("agent_protocol", f"{where} answers with {kind}; an agent answers with {wanted}")]
         return
     async for piece in pieces:
-        yield reader.feed(piece)
+        lines = reader.feed(piece)
+        yield lines
+        if lines and isinstance(lines[-1], Broken):
+            return
     yield reader.finish()
 
 

@@ -18,6 +18,7 @@ from evalfleet.errors import ConfigError, UnreadableAnswer
 from evalfleet.server.drivers.chat_completions import ChatAnswer, price_of
 from evalfleet.server.drivers.lines import LINE_LIMIT, TOTAL_LIMIT, shorten
 from evalfleet.server.drivers.upstream import (
+    TRANSPORT_ERRORS,
     address,
     make_client,
     media_type,
@@ -67,7 +68,7 @@ class OpenAIDriver:
                     failure = status_failure(self._url, response.status_code, body, secrets, prefix="agent_http")
                     return Ended(failure)
                 failure = await read_completion(response, answer, address(self._url))
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except TRANSPORT_ERRORS as error:
             failure = transport_failure(self._url, error)
         await self._report(answer, sink)
         return Ended(failure)

@@ -25,6 +25,8 @@ from evalfleet.treeconfig import CONFIG_FILE
 
 CONNECT_TIMEOUT = 10.0
 BODY_SHOWN = 64 * 1024  # of an error's body; a sentence of it is shown
+TRANSPORT_ERRORS = (httpx.HTTPError, httpx.InvalidURL, aiohttp.ClientError)
+"""What a call may raise: the aiohttp transport translates most of its errors, but not a malformed answer."""
 _SHOWN = 300
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[?::1\]?")
 
@@ -79,17 +81,19 @@ def media_type(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def transport_failure(url: str, error: httpx.HTTPError | httpx.InvalidURL) -> Failure:
+def transport_failure(url: str, error: Exception) -> Failure:
     """The service could not be reached, or the connection was lost: nobody's answer (S17)."""
     match error:
         case httpx.ConnectError():
             what = "cannot be reached"
         case httpx.ConnectTimeout():  # also what the transport makes of a connection closed before the answer
             what = "cannot be reached, or closed the connection before it answered"
-        case httpx.ReadError() | httpx.RemoteProtocolError():
+        case httpx.ReadError():
             what = "broke off in the middle of its answer"
+        case aiohttp.ClientResponseError():
+            what = "answered with what is no HTTP"
         case _:
-            what = "failed"
+            what = "could not be asked"
     detail = shorten(str(error).replace(url, address(url)), _SHOWN)
     return Failure("upstream_unavailable", f"{address(url)} {what}" + (f": {detail}" if detail else ""), retryable=True)
 
