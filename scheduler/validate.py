@@ -1,0 +1,227 @@
+"""What would refuse a run of this tree, told all at once and without a run?
+
+Case files (S1–S7), the settings file, the graders that cases call (imported in a killable child, S6), the agent's
+command, the results folder, and the API's limits. Nothing is written and no agent is started.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from evalfleet.checks.case import Case, CaseProblem, Place, load_cases
+from evalfleet.errors import AuthorError, CaseFilesInvalid, EvalfleetError, OperatorError, UnfitHost, UsageError
+from evalfleet.graders.check import check_graders, check_graders_by_ast
+from evalfleet.plan import PlannedTarget
+from evalfleet.server.drivers import make_driver
+from evalfleet.settings import Settings
+from evalfleet.tree import CONFIG_FILE, TreeConfig, read_tree_config
+from scheduler.plan import build_plan
+from scheduler.select import select
+
+CASES_FOLDER = "evals/cases"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """`config` None: the settings file itself is refused. `problems` are in the case files, `errors` elsewhere."""
+
+    root: Path
+    config: TreeConfig | None
+    cases: tuple[Case, ...]
+    warnings: tuple[CaseProblem, ...]
+    problems: tuple[CaseProblem, ...]
+    errors: tuple[EvalfleetError, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems and not self.errors
+
+    def raise_if_refused(self) -> None:
+        """Nothing when a run may start; else one error that says everything (exit 2)."""
+        if self.problems:
+            raise CaseFilesInvalid((*self.problems, *map(_Said, self.errors)))
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        if self.errors:
+            kind = OperatorError if isinstance(self.errors[0], OperatorError) else type(self.errors[0])
+            raise kind("\n\n".join(error.message for error in self.errors))
+
+    def render(self) -> str:
+        """For a person: every problem, every warning, and the sum of it."""
+        parts = [problem.render() for problem in self.problems]
+        parts += [error.message for error in self.errors]
+        parts += [f"warning: {warning.render()}" for warning in self.warnings]
+        scenarios = sum(len(case.scenarios) for case in self.cases)
+        bad = len(self.problems) + len(self.errors)
+        found = f"{_count(len(self.cases), 'case')}, {_count(scenarios, 'scenario')}"
+        if bad:
+            parts.append(f"{_count(bad, 'problem')}; nothing can run")
+        else:
+            warned = f", {_count(len(self.warnings), 'warning')}" if self.warnings else ""
+            parts.append(f"{found}: ready to run{warned}")
+        return "\n\n".join(parts)
+
+    def document(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "ok": self.ok,
+            "cases": len(self.cases),
+            "scenarios": sum(len(case.scenarios) for case in self.cases),
+            "problems": [problem.document() for problem in self.problems],
+            "errors": [{"error": type(error).__name__, "message": error.message} for error in self.errors],
+            "warnings": [warning.document() for warning in self.warnings],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    error: EvalfleetError
+
+    def render(self) -> str:
+        return self.error.message
+
+
+def validate(
+    root: Path,
+    *,
+    words: Sequence[str] = (),
+    target: bool = False,
+    results: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    import_graders: bool = True,
+) -> Validation:
+    """Look at everything; never raises for what the tree holds.
+
+    `words` select as on the command line: what they leave out is still looked at, but the API's limits hold for what
+    they choose. `target`: runs are to go to `[target]`, so its settings and key are looked at and not the agent's
+    command. `results` replaces the folder of the settings; `environment` is what an agent and `--target` would get, by
+    default this process's. `import_graders` False: a machine without their environment only reads them (S6).
+    """
+    environment = os.environ if environment is None else environment
+    errors: list[EvalfleetError] = []
+    config = _caught(errors, lambda: read_tree_config(root))
+    loaded = load_cases(root, folder=CASES_FOLDER)
+    problems = list(loaded.problems)
+    if not loaded.cases and not problems:
+        errors.append(_no_cases(root))
+    if config is not None:
+        if loaded.cases:
+            _caught(errors, lambda: _check_selection(config, loaded.cases, words))
+        names = loaded.grader_places()
+        if names:
+            _caught(errors, lambda: problems.extend(look_at_graders(config, names, import_them=import_graders)))
+        if target:
+            _caught(errors, lambda: check_target(config, environment))
+        else:
+            _caught(errors, lambda: check_harness(config, environment))
+        _caught(errors, lambda: check_writable(results or config.results_folder))
+    return Validation(root, config, loaded.cases, loaded.warnings, tuple(problems), tuple(errors))
+
+
+def _caught(errors: list[EvalfleetError], look: Callable[[], T]) -> T | None:
+    """One look after the other: an error of one is kept and the next still happens. A fault of ours is not kept."""
+    try:
+        return look()
+    except (AuthorError, OperatorError) as error:
+        errors.append(error)
+        return None
+
+
+def _no_cases(root: Path) -> UsageError:
+    if not (root / "evals").is_dir():
+        return UsageError(f"{root} has no evals/; `evalfleet init` writes a first case there")
+    return UsageError(f"{root / CASES_FOLDER} holds no case (a .yaml file); `evalfleet init` writes a first one")
+
+
+def look_at_graders(
+    config: TreeConfig, names: Sequence[tuple[str, Place]], *, import_them: bool = True
+) -> list[CaseProblem]:
+    """A problem at the case's line for each grader that cannot be called (S6). GraderRefused, UnfitHost: none can."""
+    places = {str(place): place for _, place in names}
+    asked = [(name, str(place)) for name, place in names]
+    if import_them:
+        found = check_graders(config.root, asked, config.graders)
+    else:
+        found = check_graders_by_ast(config.root, asked)
+    return [
+        CaseProblem(
+            places[problem.place],
+            f"grader {problem.name}: {problem.message}",
+            _source_line(config.root, places[problem.place]),
+        )
+        for problem in found
+    ]
+
+
+def _source_line(root: Path, place: Place) -> str:
+    try:
+        lines = (root / place.file).read_text(encoding="utf-8-sig", errors="replace").split("\n")
+    except OSError:  # a draft from elsewhere: its place has to do
+        return ""
+    return lines[place.line - 1].rstrip("\r") if place.line <= len(lines) else ""
+
+
+def _check_selection(config: TreeConfig, cases: Sequence[Case], words: Sequence[str]) -> None:
+    """A plan of it, thrown away: the words match, and no group is over the API's limits (A11)."""
+    build_plan(
+        config,
+        select(cases, words, root=config.root),
+        target=PlannedTarget(None, "", None, ""),
+        commit="",
+        graders=None,
+        created_at=datetime.now(UTC),
+    )
+
+
+def check_harness(config: TreeConfig, environment: Mapping[str, str]) -> None:
+    """ConfigError when the agent could not be run as the settings and the environment stand; starts nothing."""
+    if config.harness is None and config.target is not None:
+        raise UsageError(
+            f"{CONFIG_FILE} has a [target] and no [harness]: --target sends the runs to that platform, "
+            "[harness.command] would run an agent here"
+        )
+    if config.harness is None:
+        raise UsageError(
+            f"{CONFIG_FILE} says no harness: write [harness.command] with the argv of a program that plays one turn "
+            "(or [harness.http], [harness.openai]); `evalfleet init` writes an example"
+        )
+    make_driver(config.harness, config.root, config.root / ".evalfleet", environ=environment).check()
+
+
+def check_target(config: TreeConfig, environment: Mapping[str, str]) -> None:
+    """What `--target` needs: a [target], its address, and the key in SPLOX_API_KEY (S40)."""
+    settings = Settings.from_env(environment)
+    if config.target is None:
+        raise UsageError(
+            f"--target needs a [target] in {CONFIG_FILE}: base_url and harness_id of the platform's harness"
+        )
+    if config.target.base_url is None and settings.splox_base_url is None:
+        raise UsageError(f"[target] in {CONFIG_FILE} has no base_url, and SPLOX_BASE_URL is not set")
+    settings.require_api_key()
+
+
+def check_writable(folder: Path) -> None:
+    """UnfitHost when results could not be written there. Tried without leaving a trace: as root, and on a read-only
+    mount, the permission bits say nothing."""
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        if not place.is_dir():
+            raise NotADirectoryError(20, "a file stands in the way")
+        with tempfile.TemporaryFile(dir=place):
+            return
+    except OSError as error:
+        where = str(folder) if place == folder else f"{folder} (at {place})"
+        raise UnfitHost(f"results cannot be written to {where}: {error.strerror or error}") from error
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
