@@ -31,7 +31,6 @@ from pathlib import Path
 
 from evalfleet import lifeline, settings
 from evalfleet.errors import EvalfleetError, StorageError, UnfitHost
-from evalfleet.server.drivers.process import end_leftovers as end_agents
 from scheduler import pid_files, valkey
 from scheduler.part import Launch, Part
 from scheduler.tree_lock import TreeLock
@@ -150,7 +149,7 @@ class Stack:
         try:
             for part in pid_files.end_leftovers(self.state / "pids"):
                 log.info("ended the %s of an earlier evalfleet in this tree", part)
-            end_agents(self.state / "agents")
+            self._end_agents()
         except BaseException:
             self._lock.release()
             raise
@@ -302,8 +301,16 @@ class Stack:
 
     def part_died(self, part: str, pid: int, status: int) -> None:  # noqa: ARG002  (`Listener`)
         if part == "server":
-            end_agents(self.state / "agents")  # they were its children and would go on without a reader
+            self._end_agents()  # they were its children and would go on without a reader
         self._on_death(part, pid)
+
+    def _end_agents(self) -> None:
+        """What a server had to leave behind. Imported only when there is something: it brings the HTTP stack along."""
+        folder = self.state / "agents"
+        if any(folder.iterdir()):
+            from evalfleet.server.drivers import end_leftovers
+
+            end_leftovers(folder)
 
     def part_restarted(self, part: str, pid: int) -> None:
         self._on_restart(part, pid)
@@ -338,7 +345,7 @@ class Stack:
 
     def _let_go(self) -> None:
         if self._parts:
-            end_agents(self.state / "agents")
+            self._end_agents()
         if self._line is not None:
             self._socket_place.remove()
             self._line.close()

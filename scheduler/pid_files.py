@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from evalfleet.server.drivers.process import started
+from evalfleet.process_identity import boot, started
 
 log = logging.getLogger(__name__)
 _POLL = 0.05  # seconds; only where the system has no descriptor of a process to wait on
@@ -33,12 +33,12 @@ class ProcessRecord:
 
     @classmethod
     def of(cls, part: str, pid: int) -> ProcessRecord:
-        return cls(part, pid, started(pid), _boot())
+        return cls(part, pid, started(pid), boot())
 
     def ours(self) -> bool:
         """Whether the number still is that process's, or that of the group it led (such a number is not given anew)."""
         now = started(self.pid)
-        return self.pid > 1 and self.boot == _boot() and (now is None or now == self.started)
+        return self.pid > 1 and self.boot == boot() and (now is None or now == self.started)
 
 
 def write(folder: Path, record: ProcessRecord) -> None:
@@ -117,11 +117,3 @@ def _await_end(pid: int, deadline: float) -> bool:
             return False
         time.sleep(_POLL)
     return True
-
-
-def _boot() -> str | None:
-    """Linux counts start times from the boot: which boot. Elsewhere a start time is a date."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return None

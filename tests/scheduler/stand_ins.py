@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from evalfleet.errors import EvalfleetError
-from evalfleet.server.drivers.process import started
+from evalfleet.process_identity import started
 from scheduler.embedded import Endpoints, Programs, Setup, Stack
 
 PART = """
