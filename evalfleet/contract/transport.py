@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
@@ -123,6 +124,7 @@ class Transport:
             transport=AiohttpTransport(verify=verify, limits=limits, client=lambda: _session(verify)),
             headers=self._headers,
             timeout=self._timeout,
+            cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),  # none: the token is all that we carry
             trust_env=False,  # no proxy and no .netrc from the environment: base URL and token are the whole truth
             follow_redirects=False,
         )
@@ -213,7 +215,7 @@ def checked_token(token: str) -> str:
 
 
 def _session(verify: ssl.SSLContext) -> aiohttp.ClientSession:
-    """Made on the loop, at the first request. No cookies are kept: an API client has no session to carry on."""
+    """Made on the loop, at the first request."""
     connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_SECONDS, ssl=verify)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
