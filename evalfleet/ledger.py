@@ -195,9 +195,11 @@ class Ledger:
             )
 
     @_guarded
-    def open_epoch(self, grace_ms: int = GRACE_MS) -> None:
-        """Start an epoch where none is. A command that has just started its own empty Redis passes 0."""
-        self.redis.set(f"{self.prefix}epoch", self.now_ms() + grace_ms, nx=True)
+    def open_epoch(self, *, mine: bool = False) -> None:
+        """Start an epoch, with its grace, where none is. `mine`: this command has just started this broker, so nobody
+        can hold a claim that it must wait for; it begins now, whatever a first heartbeat said."""
+        now = self.now_ms()
+        self.redis.set(f"{self.prefix}epoch", now if mine else now + GRACE_MS, nx=not mine)
 
     @_guarded
     def now_ms(self) -> int:

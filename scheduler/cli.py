@@ -117,7 +117,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001  - its callback does the work
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version.")
     ] = False,
 ) -> None:
@@ -340,9 +340,9 @@ def init(
     tree: Annotated[Path | None, typer.Argument(help="The folder.", show_default="here")] = None,
 ) -> int:
     """Write a first evalfleet.toml, one case, one grader, a small agent and a CI snippet."""
-    from scheduler.init import init_tree
+    from scheduler.init import init as write_tree
 
-    typer.echo(init_tree(tree or Path.cwd()))
+    typer.echo(write_tree(tree or Path.cwd()).render())
     return 0
 
 
@@ -364,12 +364,11 @@ def server(context: typer.Context) -> int:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
 @_command
-def worker(context: typer.Context) -> int:
+def worker(context: typer.Context) -> None:
     """A worker: plays, grades and records (`evalfleet worker --help`)."""
     sys.stdout.flush()
     # A worker is a process of its own kind: it takes this one's place, with none of what the command line imported.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "worker", *context.args])  # noqa: S606
-    return 0
 
 
 MetricsPort = Annotated[

@@ -1,8 +1,8 @@
 """How does `evalfleet eval` do its job on one machine, from a tree to a summary and an exit code?
 
 The same parts as on a fleet, started here: an embedded Valkey, the server on SQLite (or a platform, `--target`), one
-worker with all three queues. This module joins them; what each does is in its own room. Nothing is printed: a `Reporter`
-shows progress, the caller renders the `Result`.
+worker with all three queues. This module joins them; what each does is in its own room. Nothing is printed: a
+`Reporter` shows progress, the caller renders the `Result`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _run(
     with Interrupts() as interrupts, _stack(config, plan, options, store, reporter) as (stack, endpoints, ledger):
 
         async def opening() -> Opened:
-            async with _client(plan, endpoints) as client:
+            async with _client(endpoints) as client:
                 return await open_(client)
 
         opened = _first_contact(opening, plan, endpoints)
@@ -218,13 +218,13 @@ def _stack(
         ledger = Ledger(endpoints.redis_url)
         ledgers.append(ledger)
         try:
-            ledger.open_epoch(0)  # this Valkey is ours and new: nobody else can hold a claim
+            ledger.open_epoch(mine=True)
             yield stack, endpoints, ledger
         finally:
             ledger.close()
 
 
-def _client(plan: Plan, endpoints: Endpoints) -> Client:
+def _client(endpoints: Endpoints) -> Client:
     return Client(endpoints.base_url, endpoints.token, retry_for=20.0)
 
 
@@ -291,7 +291,7 @@ def _drive(
 
 
 async def _documents(plan: Plan, endpoints: Endpoints) -> tuple[Mapping[str, Any], ...]:
-    async with _client(plan, endpoints) as client:
+    async with _client(endpoints) as client:
         return tuple([await client.get_evaluation(e.id) for e in plan.evaluations if e.id is not None])
 
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from evalfleet.artifact import find, list_results, open_result, read_plan
+from evalfleet.artifact import attempts_index, find, read_plan
 from evalfleet.checks.case import load_cases
 from evalfleet.contract.client import Client
-from evalfleet.errors import OperatorError, StorageError, UsageError
 from evalfleet.plan import Attempt
 from evalfleet.results import results_store
 from evalfleet.settings import Settings
@@ -18,6 +17,8 @@ from evalfleet.tree import TreeConfig, find_tree, read_tree_config
 from scheduler.embedded import Stack
 from scheduler.evaluate import Options, state_folder
 from scheduler.prepare import Prepared
+from scheduler.score import score
+from scheduler.show import choose, show
 from scheduler.submissions import Submission, Submissions
 from scheduler.summary import Summary, exit_code
 
@@ -63,8 +64,6 @@ def cancel_submission(config: TreeConfig, text: str, options: Options) -> str:
 
 def recorded_already(prepared: Prepared, options: Options) -> set[Attempt]:
     """What the submission that the plain command would continue has in its artifact (`plan`)."""
-    from evalfleet.artifact import attempts_index
-
     known = Submissions(state_folder(prepared.config, options)).newest(prepared.pin.digest)
     if known is None or not known.unfinished or options.fresh:
         return set()
@@ -77,56 +76,18 @@ def recorded_already(prepared: Prepared, options: Options) -> set[Attempt]:
     return {a for a in plan.all_attempts() if (plan.cases[a.case].name, plan.scenario(a).id, a.trial) in evidence}
 
 
-def artifact_place(text: str | None, tree: Path | None, results: Path | None = None) -> Path:
-    """The folder that a person means: a path, a name in the results folder, nothing for the newest."""
-    if text is not None and (Path(text) / "suite.json").is_file():
-        return Path(text)
-    config = read_tree_config(find_tree(tree or Path.cwd()))
-    folder = results or config.results_folder
-    names = list_results(results_store(folder))
-    if text is None:
-        if not names:
-            raise UsageError(f"{folder} holds no artifact yet; `evalfleet eval` makes one")
-        return folder / names[0]
-    matching = [name for name in names if name == text or text.lower() in name.lower()]
-    if len(matching) == 1:
-        return folder / matching[0]
-    if not matching:
-        raise UsageError(f"{text} is no artifact, and none in {folder} is called so")
-    raise UsageError(f"{text} may be {', '.join(matching[:5])}: write more of it")
-
-
 def score_artifact(text: str, tree: Path | None, *, as_recorded: bool, allow_flaky: bool) -> tuple[Summary, int]:
     """Score an artifact again (S32); runs nothing."""
-    from scheduler.score import score
-
-    result = open_result(artifact_place(text, tree))
-    cases = None
-    if not as_recorded:
-        loaded = load_cases(find_tree(tree or Path.cwd()))
-        if loaded.problems:
-            raise OperatorError("\n\n".join(problem.render() for problem in loaded.problems))
-        cases = loaded.cases
-    summary = score(result, cases)
+    root = find_tree(tree or Path.cwd())
+    result, _ = choose(text, None, read_tree_config(root).results_folder)
+    summary = score(result, None if as_recorded else load_cases(root), as_recorded=as_recorded)
     return summary, exit_code(summary, allow_flaky=allow_flaky)
 
 
 def show_artifact(
-    result: str | None,
-    scenario: str | None,
-    trial: int | None,
-    *,
-    tree: Path | None,
-    results: Path | None,
-    stream: TextIO,
+    text: str | None, key: str | None, trial: int | None, *, tree: Path | None, results: Path | None, stream: TextIO
 ) -> None:
-    """Show an artifact; a single word with a slash that is no folder is a scenario of the newest."""
-    from scheduler.show import show
-
-    if scenario is None and result is not None and "/" in result and not Path(result).is_dir():
-        result, scenario = None, result
-    try:
-        opened = open_result(artifact_place(result, tree, results))
-    except StorageError as error:
-        raise UsageError(error.message) from error
-    show(opened, scenario, trial, stream)
+    """Show an artifact; a single word that is no artifact is a scenario of the newest."""
+    folder = results or read_tree_config(find_tree(tree or Path.cwd())).results_folder
+    result, scenario = choose(text, key, folder)
+    show(result, stream, scenario=scenario, trial=trial)

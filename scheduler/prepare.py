@@ -12,7 +12,7 @@ from pathlib import Path
 
 from evalfleet.checks.case import Case, parse_case
 from evalfleet.errors import UsageError
-from evalfleet.graders import Bundle, build_bundle, check_graders, check_graders_by_ast
+from evalfleet.graders.bundle import Bundle, build_bundle
 from evalfleet.plan import Plan, PlannedGraders, PlannedTarget
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig, find_tree, read_tree_version
@@ -53,7 +53,7 @@ def check(
         target=on_target,
         results=results,
         environment=environment,
-        grader_check=check_graders_by_ast if by_ast else check_graders,
+        import_graders=not by_ast,
     )
     if drafts is None:
         return found

@@ -55,7 +55,7 @@ def make_plan(*, concurrency: int = 2, losses: int = 5) -> Plan:
 @pytest.fixture
 def ledger(valkey: str) -> Iterator[Ledger]:
     made = Ledger(valkey, prefix=f"t{uuid.uuid4().hex[:8]}:")
-    made.open_epoch(0)
+    made.open_epoch(mine=True)
     yield made
     made.redis.delete(*made.redis.keys(f"{made.prefix}*"))
     made.close()

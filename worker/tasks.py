@@ -77,20 +77,22 @@ class Crew:
         self._aggregators: dict[str, Aggregator] = {}
         self._pool: GraderPool | None = None
         self._bundles: dict[str, Path] = {}
+        self._listener = threading.Thread(target=self._listen, name="evalfleet-wakes", daemon=True)
         self._bundle_folder = tempfile.TemporaryDirectory(prefix="evalfleet-graders-")
         SLOTS.set(slots)
         HELD.set_function(lambda: self.heart.held)
 
     def start(self) -> None:
         self.heart.start()
-        threading.Thread(target=self._listen, name="evalfleet-wakes", daemon=True).start()
+        self._listener.start()
 
     def stop(self) -> None:
         """Waits end at once, claims go back, runs go on and are found again (design.md, "Stop")."""
         self.stopping.set()
         self.loop.submit(self._close()).result(10)
         self.loop.stop()
-        self.heart.stop()
+        self.heart.stop()  # its last word is a wake-up, which ends the listener
+        self._listener.join(5.5)
         self.ledger.close()
         self._bundle_folder.cleanup()
 
