@@ -23,13 +23,13 @@ from evalfleet.errors import ConfigError, CredentialError, ProblemAnswer, Target
 from evalfleet.server.drivers.chat_completions import ChatAnswer, plain, price_of
 from evalfleet.server.drivers.openai import completions_url, read_completion
 from evalfleet.server.drivers.upstream import (
-    TRANSPORT_ERRORS,
+    Lost,
     address,
+    ask,
     make_client,
     read_some,
     secret,
     status_failure,
-    transport_failure,
 )
 from evalfleet.server.driving import Failure
 from evalfleet.treeconfig import CONFIG_FILE, JudgeConfig
@@ -84,18 +84,18 @@ class Judge:
         try:
             async with (
                 asyncio.timeout(DEADLINE),
-                self._client.stream("POST", url, content=body, headers=headers) as response,
+                ask(self._client, url, body, headers) as response,
             ):
                 if not response.is_success:
-                    said = await read_some(response)
+                    said = await read_some(url, response)
                     secrets = [key] if key else []
                     failure = status_failure(url, response.status_code, said, secrets, prefix="judge_http")
                     raise _refusal(failure, _retry_after(response))
-                unread = await read_completion(response, answer, address(url))
+                unread = await read_completion(url, response, answer)
         except TimeoutError as error:
             raise TargetUnreachable(f"the judge at {address(url)} did not answer within {DEADLINE:g} s") from error
-        except TRANSPORT_ERRORS as error:
-            raise TargetUnreachable(f"the judge: {transport_failure(url, error).message}") from error
+        except Lost as lost:
+            raise TargetUnreachable(f"the judge: {lost.failure.message}") from lost
         if unread is not None:
             if unread.retryable:
                 raise _refusal(unread, None)

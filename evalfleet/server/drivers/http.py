@@ -7,7 +7,7 @@ Lines or server-sent events of the protocol's objects, plain text, or one JSON o
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 
 import httpx
@@ -30,14 +30,15 @@ from evalfleet.server.drivers.lines import (
 )
 from evalfleet.server.drivers.relay import Relay
 from evalfleet.server.drivers.upstream import (
-    TRANSPORT_ERRORS,
+    Lost,
     address,
+    ask,
     make_client,
     media_type,
+    pieces,
     read_some,
     secret,
     status_failure,
-    transport_failure,
 )
 from evalfleet.server.driving import Ended, Failure, Sink, Turn
 from evalfleet.treeconfig import HttpHarness
@@ -70,19 +71,19 @@ class HttpDriver:
             return Ended(Failure("agent_not_started", error.message))
         sent = {"Content-Type": "application/json", "Accept": _ACCEPT, **headers}
         try:
-            async with self._client.stream("POST", url, content=turn_document(turn), headers=sent) as response:
+            async with ask(self._client, url, turn_document(turn), sent) as response:
                 if not response.is_success:
-                    body = await read_some(response)
+                    body = await read_some(url, response)
                     failure = status_failure(url, response.status_code, body, headers.values(), prefix="agent_http")
                     return Ended(failure)
-                answer = read_answer(media_type(response.headers), response.aiter_bytes(), address(url))
+                answer = read_answer(media_type(response.headers), pieces(url, response), address(url))
                 async with aclosing(answer):
                     async for lines in answer:
                         await relay.report(lines)
                         if relay.broken:
                             break
-        except TRANSPORT_ERRORS as error:
-            return Ended(transport_failure(url, error))
+        except Lost as lost:
+            return Ended(lost.failure)
         return Ended(relay.failure)
 
     async def aclose(self) -> None:
@@ -97,7 +98,7 @@ class HttpDriver:
         }
 
 
-async def read_answer(kind: str, pieces: AsyncIterator[bytes], where: str) -> AsyncGenerator[list[AgentLine]]:
+async def read_answer(kind: str, coming: AsyncGenerator[bytes], where: str) -> AsyncGenerator[list[AgentLine]]:
     """The protocol's lines in an answer of media type `kind`, as its bytes come. `where` names it in a message."""
     if kind == "text/event-stream":
         reader: _Events | _Whole | AgentOutput = _Events()
@@ -111,11 +112,12 @@ async def read_answer(kind: str, pieces: AsyncIterator[bytes], where: str) -> As
         wanted = "application/x-ndjson, text/event-stream, application/json or text/plain"
         yield [Broken("agent_protocol", f"{where} answers with {kind}; an agent answers with {wanted}")]
         return
-    async for piece in pieces:
-        lines = reader.feed(piece)
-        yield lines
-        if lines and isinstance(lines[-1], Broken):
-            return
+    async with aclosing(coming):
+        async for piece in coming:
+            lines = reader.feed(piece)
+            yield lines
+            if lines and isinstance(lines[-1], Broken):
+                return
     yield reader.finish()
 
 

@@ -7,7 +7,8 @@ reported (nobody executes them: the endpoint is the agent). Usage comes from the
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import httpx
@@ -18,14 +19,15 @@ from evalfleet.errors import ConfigError, UnreadableAnswer
 from evalfleet.server.drivers.chat_completions import ChatAnswer, price_of
 from evalfleet.server.drivers.lines import LINE_LIMIT, TOTAL_LIMIT, shorten
 from evalfleet.server.drivers.upstream import (
-    TRANSPORT_ERRORS,
+    Lost,
     address,
+    ask,
     make_client,
     media_type,
+    pieces,
     read_some,
     secret,
     status_failure,
-    transport_failure,
 )
 from evalfleet.server.driving import Ended, Failure, Sink, Turn
 from evalfleet.treeconfig import OpenAIHarness
@@ -61,15 +63,15 @@ class OpenAIDriver:
         answer = ChatAnswer()
         failure: Failure | None
         try:
-            async with self._client.stream("POST", self._url, content=self._body(turn), headers=headers) as response:
+            async with ask(self._client, self._url, self._body(turn), headers) as response:
                 if not response.is_success:
-                    body = await read_some(response)
+                    body = await read_some(self._url, response)
                     secrets = [key] if key else []
                     failure = status_failure(self._url, response.status_code, body, secrets, prefix="agent_http")
                     return Ended(failure)
-                failure = await read_completion(response, answer, address(self._url))
-        except TRANSPORT_ERRORS as error:
-            failure = transport_failure(self._url, error)
+                failure = await read_completion(self._url, response, answer)
+        except Lost as lost:
+            failure = lost.failure
         await self._report(answer, sink)
         return Ended(failure)
 
@@ -111,25 +113,26 @@ class OpenAIDriver:
         return secret(self._environ, name, "[harness.openai] api_key_env") if name else ""
 
 
-async def read_completion(response: httpx.Response, answer: ChatAnswer, where: str) -> Failure | None:
-    """Read a 2xx answer, streamed or whole, into `answer`. The failure it amounts to, if any."""
-    kind = media_type(response.headers)
-    if kind == "text/event-stream":
-        failure = await _read_stream(response, answer, where)
-    elif kind in ("application/json", ""):
-        failure = await _read_whole(response, answer, where)
-    else:
-        return Failure("agent_protocol", f"{where} answers with {kind}, which is no chat completion")
+async def read_completion(url: str, response: httpx.Response, answer: ChatAnswer) -> Failure | None:
+    """Read a 2xx answer, streamed or whole, into `answer`. The failure it amounts to, if any. Raises Lost."""
+    kind, where = media_type(response.headers), address(url)
+    async with aclosing(pieces(url, response)) as coming:
+        if kind == "text/event-stream":
+            failure = await _read_stream(coming, answer, where)
+        elif kind in ("application/json", ""):
+            failure = await _read_whole(coming, answer, where)
+        else:
+            failure = Failure("agent_protocol", f"{where} answers with {kind}, which is no chat completion")
     if failure is None and answer.error is not None:
         message = f"{where} answered with an error: {shorten(answer.error, 300)}"
         return Failure("upstream_unavailable", message, retryable=True)
     return failure
 
 
-async def _read_stream(response: httpx.Response, answer: ChatAnswer, where: str) -> Failure | None:
+async def _read_stream(coming: AsyncGenerator[bytes], answer: ChatAnswer, where: str) -> Failure | None:
     decoder = SSEDecoder(max_event_bytes=LINE_LIMIT)
     total = 0
-    async for piece in response.aiter_bytes():
+    async for piece in coming:
         total += len(piece)
         if total > TOTAL_LIMIT:
             return _too_large(where)
@@ -147,9 +150,9 @@ async def _read_stream(response: httpx.Response, answer: ChatAnswer, where: str)
     return Failure("upstream_unavailable", f"{where} ended its stream in the middle of the answer", retryable=True)
 
 
-async def _read_whole(response: httpx.Response, answer: ChatAnswer, where: str) -> Failure | None:
+async def _read_whole(coming: AsyncGenerator[bytes], answer: ChatAnswer, where: str) -> Failure | None:
     body = bytearray()
-    async for piece in response.aiter_bytes():
+    async for piece in coming:
         body += piece
         if len(body) > LINE_LIMIT:
             return _too_large(where)

@@ -6,9 +6,12 @@ must not reach another. Secrets come from named environment variables and never 
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,20 +28,27 @@ from evalfleet.treeconfig import CONFIG_FILE
 
 CONNECT_TIMEOUT = 10.0
 BODY_SHOWN = 64 * 1024  # of an error's body; a sentence of it is shown
-TRANSPORT_ERRORS = (httpx.HTTPError, httpx.InvalidURL, aiohttp.ClientError)
-"""What a call may raise: the aiohttp transport translates most of its errors, but not a malformed answer."""
+_MAX_CONNECTIONS = 10_000
+_KEEPALIVE = 4.0  # seconds; many servers close after 5, and a turn must not meet a connection that is just closing
+_PIECE = 256 * 1024
+# httpx' own, what httpx-aiohttp does not translate (a malformed answer), and the socket's.
+_BROKEN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, aiohttp.ClientError, OSError)
 _SHOWN = 300
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[?::1\]?")
 
 
 def make_client(url: str) -> httpx.AsyncClient:
     """A client for one service. A turn has no deadline but its caller's; a connection is there within 10 s or not."""
-    secure = urlsplit(url).scheme == "https"
-    limits = httpx.Limits(max_connections=10_000, keepalive_expiry=30.0)
-    transport = AiohttpTransport(verify=secure, limits=limits)
-    transport.client = _session_maker(transport, trust_env=not _LOOPBACK.fullmatch(urlsplit(url).hostname or ""))
+    parts = urlsplit(url)
+    verify = _ssl_context() if parts.scheme == "https" else _no_tls()
+    # A company's proxy (HTTPS_PROXY) is used, but never for a service on this machine.
+    proxied = not _LOOPBACK.fullmatch(parts.hostname or "")
     return httpx.AsyncClient(
-        transport=transport,
+        transport=AiohttpTransport(
+            verify=verify,
+            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEEPALIVE),
+            client=lambda: _session(verify, proxied=proxied),
+        ),
         timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT, pool=CONNECT_TIMEOUT),
         headers={"User-Agent": "evalfleet", "Accept-Encoding": "identity"},
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
@@ -46,17 +56,61 @@ def make_client(url: str) -> httpx.AsyncClient:
     )
 
 
-def _session_maker(transport: AiohttpTransport, *, trust_env: bool) -> Callable[[], aiohttp.ClientSession]:
-    def make() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=transport.limits.max_connections or 0,
-            keepalive_timeout=transport.limits.keepalive_expiry,
-            ssl=transport.ssl_context,
-        )
-        # trust_env: a company's proxy (HTTPS_PROXY) is used, but never for a service on this machine.
-        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=trust_env)
+def _session(verify: ssl.SSLContext, *, proxied: bool) -> aiohttp.ClientSession:
+    """Made on the loop, at the first request."""
+    connector = aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, keepalive_timeout=_KEEPALIVE, ssl=verify)
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=proxied)
 
-    return make
+
+@functools.cache
+def _ssl_context() -> ssl.SSLContext:
+    return httpx.create_ssl_context()  # 24 ms: one for each process
+
+
+@functools.cache
+def _no_tls() -> ssl.SSLContext:
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class Lost(Exception):  # noqa: N818 - a fact, turned into a failure of the run by whoever called
+    """No whole answer came: the service could not be reached, or the connection was lost."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@asynccontextmanager
+async def ask(
+    client: httpx.AsyncClient, url: str, body: bytes, headers: Mapping[str, str]
+) -> AsyncIterator[httpx.Response]:
+    """POST `body`; the answer from its first byte on. Raises Lost. What the `async with` raises itself goes through."""
+    sized = {"Content-Length": str(len(body)), **headers}
+    try:
+        response = await client.send(client.build_request("POST", url, content=_cut(body), headers=sized), stream=True)
+    except _BROKEN as error:
+        raise Lost(_lost(url, error)) from error
+    try:
+        yield response
+    finally:
+        # A connection that is broken already needs no closing; its reader has been told.
+        with suppress(*_BROKEN):
+            await response.aclose()
+
+
+async def pieces(url: str, response: httpx.Response) -> AsyncGenerator[bytes]:
+    """The body as it comes. Raises Lost."""
+    try:
+        async for piece in response.aiter_bytes():
+            yield piece
+    except _BROKEN as error:
+        raise Lost(_lost(url, error)) from error
+
+
+async def _cut(body: bytes) -> AsyncIterator[bytes]:
+    """In pieces, so that sending a large body does not hold up the loop (aiohttp warns of whole ones over 1 MiB)."""
+    for start in range(0, len(body), _PIECE):
+        yield body[start : start + _PIECE]
 
 
 def secret(environ: Mapping[str, str], name: str, where: str) -> str:
@@ -81,7 +135,7 @@ def media_type(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def transport_failure(url: str, error: Exception) -> Failure:
+def _lost(url: str, error: Exception) -> Failure:
     """The service could not be reached, or the connection was lost: nobody's answer (S17)."""
     match error:
         case httpx.ConnectError():
@@ -116,13 +170,14 @@ def status_failure(url: str, status: int, body: bytes, secrets: Iterable[str] = 
     return Failure(f"{prefix}_{status}", message)
 
 
-async def read_some(response: httpx.Response, limit: int = BODY_SHOWN) -> bytes:
-    """The start of a body, for a message."""
+async def read_some(url: str, response: httpx.Response, limit: int = BODY_SHOWN) -> bytes:
+    """The start of a body, for a message. Raises Lost."""
     body = b""
-    async for piece in response.aiter_bytes():
-        body += piece
-        if len(body) >= limit:
-            break
+    async with aclosing(pieces(url, response)) as coming:
+        async for piece in coming:
+            body += piece
+            if len(body) >= limit:
+                break
     return body[:limit]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 
 import pytest
 
@@ -134,6 +134,22 @@ async def test_a_connection_that_breaks_is_no_fault_of_the_agent(pieces: list[by
     assert len(sink.said) <= len(pieces) - 1
 
 
+async def test_a_report_that_cannot_be_taken_is_raised_and_is_no_lost_connection() -> None:
+    async with Service(content_type="application/x-ndjson", pieces=[ndjson(CALL)]) as service:
+        driver = HttpDriver(HttpHarness(service.url), environ={})
+        with pytest.raises(OSError, match="disk full"):
+            await driver.run(a_turn(), Recording(refuse=OSError("disk full")))
+        await driver.aclose()
+
+
+async def test_a_large_turn_arrives_whole() -> None:
+    async with Service(content_type="text/plain", pieces=[b"read"]) as service:
+        driver = HttpDriver(HttpHarness(service.url), environ={})
+        assert await driver.run(a_turn("x" * 3_000_000), Recording()) == Ended()
+        await driver.aclose()
+    assert len(service.asked[0].document["message"]) == 3_000_000
+
+
 async def test_a_port_where_something_else_answers_is_no_fault_of_the_agent() -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
@@ -209,7 +225,7 @@ async def test_a_header_that_cannot_be_sent_is_told_beforehand(value: str | None
 
 
 async def read(kind: str, *pieces: bytes) -> list[AgentLine]:
-    async def feed() -> AsyncIterator[bytes]:
+    async def feed() -> AsyncGenerator[bytes]:
         for piece in pieces:
             yield piece
 
