@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,11 +43,20 @@ def test_each_part_is_a_command_of_ours(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
+def test_each_flag_of_a_part_is_one_that_the_program_has(name: str) -> None:
+    flags = {word for word in OURS[name]["command"] if word.startswith("--")}
+    ask = [sys.executable, "-P", "-c", "import sys; from scheduler.cli import main; sys.exit(main())", name, "--help"]
+    wide = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+    done = subprocess.run(ask, capture_output=True, text=True, timeout=60, env=wide)
+    assert done.returncode == 0, done.stderr
+    assert flags <= set(re.findall(r"--[a-z-]+", done.stdout))
+
+
+@pytest.mark.parametrize("name", OURS)
 def test_each_parts_environment_is_read_by_settings(name: str) -> None:
     environment = {key: filled_in(value) for key, value in OURS[name]["environment"].items()}
     assert set(environment) <= set(VARIABLES), "a variable that nobody reads"
     settings = Settings.from_env(environment)
-    assert settings.metrics_port == 9100
     assert settings.token == FILLED_IN["EVALFLEET_TOKEN"]
 
 
@@ -86,7 +98,11 @@ def test_prometheus_asks_every_part_that_serves_metrics() -> None:
             asked |= {tuple(target.split(":")) for target in group["targets"]}
         for lookup in job.get("dns_sd_configs", []):
             asked |= {(name, str(lookup["port"])) for name in lookup["names"]}
-    assert asked == {(name, OURS[name]["environment"]["EVALFLEET_METRICS_PORT"]) for name in set(OURS) - {"submit"}}
+    assert asked == {(name, "9100") for name in set(OURS) - {"submit"}}
+    for name in set(OURS) - {"submit"}:
+        command, environment = OURS[name]["command"], OURS[name]["environment"]
+        flag = command[command.index("--metrics-port") + 1] if "--metrics-port" in command else None
+        assert "9100" in {flag, environment.get("EVALFLEET_METRICS_PORT")}, name
 
 
 def instructions() -> Iterator[tuple[str, str]]:
