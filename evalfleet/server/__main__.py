@@ -1,0 +1,83 @@
+"""How is the server started as a process of its own? `python -P -m evalfleet.server`, or `evalfleet server`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from evalfleet.errors import CredentialError, EvalfleetError, UsageError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, serve, and answer the exit code (S36)."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        token = os.environ.pop("EVALFLEET_TOKEN", "")  # popped: agents that we start must not inherit it
+        if not token:
+            raise CredentialError("EVALFLEET_TOKEN is not set: it is the bearer token that clients must send")
+        if options.commit is not None and not _is_commit(options.commit):
+            raise UsageError(f"--commit {options.commit!r}: write 40 lower-case hex digits")
+        from evalfleet.server.process import Options, serve
+
+        trees = [Path(tree).resolve() for tree in options.tree or ["."]]
+        state = Path(options.state) if options.state else trees[0] / ".evalfleet"
+        serve(
+            Options(
+                trees=trees,
+                token=token,
+                state=state,
+                host=options.host,
+                port=options.port,
+                database=options.database or None,
+                commit=options.commit,
+                agents=options.agents,
+                ready_file=Path(options.ready_file) if options.ready_file else None,
+                metrics_port=options.metrics_port,
+            ),
+            announce=lambda line: print(line, flush=True),  # noqa: T201
+        )
+    except EvalfleetError as problem:
+        print(f"evalfleet server: {problem.message}", file=sys.stderr)  # noqa: T201
+        return problem.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _is_commit(text: str) -> bool:
+    return len(text) == 40 and not set(text) - set("0123456789abcdef")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="evalfleet server", description="The self-hosted v2 API.")
+    add = parser.add_argument
+    add("--tree", action="append", metavar="DIR", help="a tree to serve (repeat for more; default: this folder)")
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=8080, help="0 takes a free one; default 8080")
+    add(
+        "--database",
+        default=os.environ.get("EVALFLEET_DATABASE_URL"),
+        metavar="URL",
+        help="default: SQLite in the state",
+    )
+    add(
+        "--state",
+        default=os.environ.get("EVALFLEET_STATE"),
+        metavar="DIR",
+        help="default: .evalfleet in the first tree",
+    )
+    add("--commit", metavar="HEX", help="the tree's version, 40 hex digits; default: computed from the tree")
+    add("--agents", type=int, default=256, metavar="N", help="agents at a time; default 256")
+    add("--ready-file", metavar="FILE", help="gets the URL when the server listens")
+    add("--metrics-port", type=int, metavar="PORT", help="Prometheus metrics on a port of their own, too")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""How is an evaluation shown, and what do its attempts add up to?
+
+Field order and presence are the seed's: the whole evaluation everywhere, and `judge_score`, rates and `comparison` null
+where there is nothing to say. Numbers follow S29 and S30.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from sqlalchemy import Connection, select, tuple_
+
+from evalfleet.server.cursors import page_cursor, read_page_cursor
+from evalfleet.server.documents import money_text, page_of, text_of
+from evalfleet.server.schema import evaluations
+
+FULL: Final = tuple(evaluations.c)
+STATUSES: Final = frozenset({"running", "completed", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The sums and rates of an evaluation. Rates are None where there is nothing to compute one from."""
+
+    k: int
+    cases_done: int
+    attempts: int
+    pass_at_1: float | None
+    pass_hat_k: float | None
+    scored: int
+    score_sum: Decimal
+    tokens: int
+    amount: Decimal
+    currency: str
+
+    @classmethod
+    def of(
+        cls,
+        k: int,
+        verdicts: Sequence[str],
+        *,
+        scored: int,
+        score_sum: Decimal,
+        tokens: int,
+        amount: Decimal,
+        currency: str,
+    ) -> Tally:
+        """`verdicts`: for each case its k letters, "-" missing, "p" passed, "f" failed."""
+        shares: list[float] = []
+        complete = reliable = recorded = 0
+        for letters in verdicts:
+            here = k - letters.count("-")
+            if not here:
+                continue
+            passed = letters.count("p")
+            recorded += here
+            shares.append(passed / here)
+            if here == k:
+                complete += 1
+                reliable += passed == k
+        return cls(
+            k=k,
+            cases_done=complete,
+            attempts=recorded,
+            pass_at_1=sum(shares) / len(shares) if shares else None,
+            pass_hat_k=reliable / complete if complete else None,
+            scored=scored,
+            score_sum=score_sum,
+            tokens=tokens,
+            amount=amount,
+            currency=currency,
+        )
+
+
+def case_status(verdicts: str) -> str:
+    """`pending` until all attempts are in, then by how many passed (S29)."""
+    if "-" in verdicts:
+        return "pending"
+    if "f" not in verdicts:
+        return "passed"
+    return "flaky" if "p" in verdicts else "failed"
+
+
+def metrics_text(tally: Tally) -> str:
+    mean = float(tally.score_sum / tally.scored) if tally.scored else None
+    return (
+        f'{{"pass_at_1":{_rate(tally.pass_at_1)},"pass_hat_k":{_rate(tally.pass_hat_k)},"k":{tally.k},'
+        f'"judge_score":{_rate(mean)},"tokens":{tally.tokens},"amount":"{money_text(tally.amount)}",'
+        f'"currency":{text_of(tally.currency)}}}'
+    )
+
+
+def _rate(value: float | None) -> str:
+    """A number as the seed writes it: `1`, not `1.0`."""
+    if value is None:
+        return "null"
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
+def case_document(case: Any) -> str:
+    """A case's row as the public case: no runs, no outputs (wire.md)."""
+    recorded = [str(index) for index, letter in enumerate(case.verdicts) if letter != "-"]
+    missing = [str(index) for index, letter in enumerate(case.verdicts) if letter == "-"]
+    return (
+        f'{{"id":"{case.id}","key":{case.key},"name":{case.name},"status":"{case_status(case.verdicts)}",'
+        f'"recorded_attempts":{"[" + ",".join(recorded) + "]" if recorded else "null"},'
+        f'"missing_attempts":[{",".join(missing)}]}}'
+    )
+
+
+def document(row: Any, cases: Sequence[str]) -> str:
+    """A row of `evaluations` and its cases' documents, in the seed's order of fields."""
+    baseline = "null"
+    if row.baseline_commit is not None:
+        baseline = f'{{"number":{row.baseline_number},"commit":"{row.baseline_commit}"}}'
+    completed = f'"{row.completed_at}"' if row.completed_at else "null"
+    return (
+        f'{{"id":"{row.id}","status":"{row.status}",'
+        f'"harness_version":{{"number":{row.harness_number},"commit":"{row.harness_commit}"}},'
+        f'"baseline_version":{baseline},"scorer":{row.scorer or "null"},"suite":{row.suite},"k":{row.k},'
+        f'"progress":{{"done":{row.cases_done},"total":{row.cases_total}}},'
+        f'"metrics":{row.metrics or "null"},"comparison":{row.comparison or "null"},'
+        f'"cases":[{",".join(cases)}],"created_at":"{row.created_at}","completed_at":{completed}}}'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One of the two scopes, and states."""
+
+    harness_id: str | None
+    harness_commit: str | None
+    statuses: tuple[str, ...] = ()
+
+    def filters(self) -> dict[str, str]:
+        named = {
+            "harness_id": self.harness_id,
+            "harness_commit": self.harness_commit,
+            "status": ",".join(sorted(self.statuses)),
+        }
+        return {name: value for name, value in named.items() if value}
+
+
+_SUMMARY: Final = (
+    evaluations.c.id,
+    evaluations.c.suite_name,
+    evaluations.c.status,
+    evaluations.c.harness_number,
+    evaluations.c.harness_commit,
+    evaluations.c.cases_done,
+    evaluations.c.cases_total,
+    evaluations.c.metrics,
+    evaluations.c.created_at,
+)
+
+
+def page(connection: Connection, account: str, listing: Listing, cursor: str | None, limit: int) -> bytes:
+    """Summaries, newest first by (created_at, id)."""
+    query = select(*_SUMMARY).where(evaluations.c.account == account)
+    if listing.harness_id is not None:
+        query = query.where(evaluations.c.harness_id == listing.harness_id)
+    if listing.harness_commit is not None:
+        query = query.where(evaluations.c.harness_commit == listing.harness_commit)
+    if listing.statuses:
+        query = query.where(evaluations.c.status.in_(listing.statuses))
+    filters = {"account": account, **listing.filters()}
+    if cursor is not None:
+        created_at, _, last_id = read_page_cursor(cursor, "/v2/evaluations", filters).partition(" ")
+        query = query.where(tuple_(evaluations.c.created_at, evaluations.c.id) < tuple_(created_at, last_id))
+    query = query.order_by(evaluations.c.created_at.desc(), evaluations.c.id.desc()).limit(limit + 1)
+    rows = connection.execute(query).all()
+    more = len(rows) > limit
+    rows = rows[:limit]
+    following = None
+    if more:
+        following = page_cursor("/v2/evaluations", filters, f"{rows[-1].created_at} {rows[-1].id}")
+    return page_of([_summary(row) for row in rows], next_cursor=following, has_more=more)
+
+
+def _summary(row: Any) -> str:
+    return (
+        f'{{"id":"{row.id}","name":{row.suite_name},"status":"{row.status}",'
+        f'"harness_version":{{"number":{row.harness_number},"commit":"{row.harness_commit}"}},'
+        f'"progress":{{"done":{row.cases_done},"total":{row.cases_total}}},'
+        f'"pass_at_1":{_pass_at_1(row.metrics)},"created_at":"{row.created_at}"}}'
+    )
+
+
+def _pass_at_1(metrics: str | None) -> str:
+    # Our own text, which begins with this very rate (metrics_text).
+    if metrics is None:
+        return "null"
+    start = metrics.index(":") + 1
+    return metrics[start : metrics.index(",", start)]

@@ -1,0 +1,314 @@
+"""How does the server start, and how does it leave?
+
+Start: bind the port, lock the database, bring it to this version, end what a dead server left behind (its agents are
+killed, its open runs become `failed`, `server_lost`), make the harnesses known, serve. Stop (SIGTERM, SIGINT, or the
+command that started us is gone): no new connections, agents end, open runs become `server_lost`, all within 5 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import uvicorn
+from sqlalchemy import Connection
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+
+from evalfleet.errors import EvalfleetError, TreeBusy, UnfitHost, UsageError
+from evalfleet.server import harnesses, lifecycle
+from evalfleet.server.app import create_app
+from evalfleet.server.driving import Driver
+from evalfleet.server.gate import Gate
+from evalfleet.server.migrate import prepare
+from evalfleet.server.runner import Runner
+from evalfleet.server.services import Services
+from evalfleet.server.store import Store
+from evalfleet.server.streams import Streams
+from evalfleet.server.trees import ServedTree, read_tree
+
+_log = logging.getLogger(__name__)
+
+ACCOUNT = "main"
+"""The account of EVALFLEET_TOKEN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to serve. `database` None: a SQLite file in `state`. `commit` pins the one tree's version."""
+
+    trees: Sequence[Path]
+    token: str
+    state: Path
+    host: str = "127.0.0.1"
+    port: int = 8080
+    database: str | None = None
+    commit: str | None = None
+    agents: int = 256
+    ready_file: Path | None = None
+    metrics_port: int | None = None
+
+
+def serve(options: Options, *, announce: Callable[[str], None] = print) -> None:
+    """Serve until told to stop. `announce` gets the line that names the URL."""
+    if options.commit is not None and len(options.trees) > 1:
+        raise UsageError("--commit names the version of one tree: it cannot stand with several --tree")
+    listener = listen(options.host, options.port)
+    make_state(options.state)
+    with contextlib.closing(listener), locked(database_url(options)):
+        _run(_serve(options, listener, announce))
+
+
+def _run(main: Any) -> None:
+    try:
+        import uvloop
+    except ImportError:  # not on every platform; asyncio's own loop does the same, slower
+        asyncio.run(main)
+    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main)
+
+
+def database_url(options: Options) -> str:
+    return options.database or f"sqlite:///{(options.state / 'server.sqlite3').absolute()}"
+
+
+async def _serve(options: Options, listener: socket.socket, announce: Callable[[str], None]) -> None:
+    end_leftover_agents(options.state)
+    trees = [read_tree(root, state=options.state, commit=options.commit) for root in options.trees]
+    stack = await open_stack(database_url(options), trees, accounts={options.token: ACCOUNT}, agents=options.agents)
+    server = Server(uvicorn_config(stack.app))
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    _watch_lifeline(lambda: loop.call_soon_threadsafe(stop.set))
+    if options.metrics_port is not None:
+        _serve_metrics(options.metrics_port, stack)
+    url = url_of(listener)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await server.accepting.wait()
+        announce(f"listening on {url}")
+        if options.ready_file is not None:
+            write_ready_file(options.ready_file, url)
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        await stack.stop(server)
+        await asyncio.wait({serving}, timeout=2)
+        await stack.aclose()
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its own signal handling; `accepting` is set once the sockets are served."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepting = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepting.set()
+
+
+def uvicorn_config(app: Gate) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        # An idle connection of a client's pool is kept longer than a client waits between two requests.
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+
+
+@dataclass(slots=True)
+class Stack:
+    """The running parts of one server, without the socket: also what tests open."""
+
+    app: Gate
+    services: Services
+    harness_ids: Mapping[str, str]  # name → id
+    drivers: Sequence[Driver]
+
+    async def stop(self, server: uvicorn.Server | None = None) -> None:
+        """End all runs; then let `server` go. New connections are refused from now on."""
+        if server is not None:
+            for listening in server.servers:
+                listening.close()
+        try:
+            await self.services.runner.stop()
+        except EvalfleetError as problem:
+            _log.error("open runs could not be ended: %s; the next start does it", problem.message)
+        if server is not None:
+            server.should_exit = True
+
+    async def aclose(self) -> None:
+        for judge in self.services.judges.values():
+            await judge.aclose()
+        await self.services.store.aclose()
+
+
+async def open_stack(url: str, trees: Sequence[ServedTree], *, accounts: Mapping[str, str], agents: int = 256) -> Stack:
+    """Open the database, end leftovers in it, register the trees, and wire the parts."""
+    names = [tree.name for tree in trees]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two trees are called {name!r}: give each [harness] name its own")
+    from evalfleet.server.judge import Judge
+
+    store = Store(url)
+    try:
+        prepare(store.engine)
+    except DBAPIError as problem:
+        raise UnfitHost(
+            f"the database {make_url(url).render_as_string()} cannot be opened: {problem.orig}"
+        ) from problem
+    store.open()
+    versions: dict[str, harnesses.Version] = {}
+    for tree in trees:
+        versions[tree.name] = await register(store, tree)
+    lost = await store.write(lifecycle.lose)
+    if lost:
+        _log.warning("%d runs of an earlier server are failed as server_lost", len(lost))
+    streams = Streams()
+    drivers = {versions[tree.name].harness_id: tree.driver for tree in trees}
+    services = Services(
+        store=store,
+        streams=streams,
+        runner=Runner(store, streams, drivers, agents=agents),
+        commits={version.harness_id: version.commit for version in versions.values()},
+        judges={versions[tree.name].harness_id: Judge(tree.config.judge) for tree in trees},
+    )
+    ids = {name: version.harness_id for name, version in versions.items()}
+    return Stack(create_app(services, accounts), services, ids, list(drivers.values()))
+
+
+async def register(store: Store, tree: ServedTree) -> harnesses.Version:
+    """Make a tree known. Its files are read only for a version that is new."""
+    known = await store.read(lambda connection: harnesses.is_known(connection, tree.name, tree.commit))
+    files = None if known else tree.files()
+
+    def fn(connection: Connection) -> harnesses.Version:
+        return harnesses.register(connection, tree.name, tree.commit, f"tree {tree.config.root.name}", files)
+
+    return await store.write(fn)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; UnfitHost when the port is taken or the address is not ours."""
+    try:
+        family, kind, proto, _name, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, proto)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(2048)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as problem:
+        raise UnfitHost(
+            f"cannot listen on {host} port {port}: {problem.strerror or problem}. "
+            "Another server may hold the port: stop it, or choose another --port (0 takes a free one)."
+        ) from problem
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def write_ready_file(path: Path, url: str) -> None:
+    """The URL, all at once: a reader never sees half of it."""
+    half = path.with_name(f"{path.name}.{os.getpid()}")
+    half.write_text(url + "\n", encoding="ascii")
+    half.replace(path)
+
+
+@contextlib.contextmanager
+def locked(url: str) -> Iterator[None]:
+    """One server for one SQLite file: a second one would take the first one's runs for a dead server's."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        yield
+        return
+    path = Path(parsed.database + ".lock")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file: IO[str] = path.open("a+", encoding="ascii")
+    except OSError as problem:
+        raise UnfitHost(f"{path}: {problem.strerror or problem}: the database's folder must be writable") from problem
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            file.seek(0)
+            holder = file.read(20).strip() or "unknown"
+            raise TreeBusy(
+                f"another evalfleet server (process {holder}) uses {parsed.database}: "
+                "stop it, or name another --database"
+            ) from problem
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def make_state(state: Path) -> None:
+    """The state's folder, ours alone, and never in anybody's commit."""
+    if not state.is_dir():
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (state / ".gitignore").write_text("*\n", encoding="ascii")
+
+
+def end_leftover_agents(state: Path) -> None:
+    folder = state / "agents"
+    if folder.is_dir():
+        from evalfleet.server.drivers import end_leftovers
+
+        ended = end_leftovers(folder)
+        if ended:
+            _log.warning("%d agents of an earlier server were ended", ended)
+
+
+def _watch_lifeline(callback: Callable[[], object]) -> None:
+    if "EVALFLEET_LIFELINE_FD" in os.environ:
+        from evalfleet.lifeline import watch
+
+        watch(lambda: (callback(), None)[1])
+
+
+def _serve_metrics(port: int, stack: Stack) -> None:
+    from prometheus_client import start_http_server
+
+    from evalfleet.server.metrics import registry_of
+
+    try:
+        start_http_server(port, registry=registry_of(stack.services, stack.app.answers))
+    except OSError as problem:
+        raise UnfitHost(f"--metrics-port {port}: {problem.strerror or problem}") from problem

@@ -1,0 +1,212 @@
+"""Who plays the runs? One task for each: it waits for its chat and for a free agent, drives the turn, and ends the run.
+
+Rules: the runs of a chat are played one after the other in the order of their creation, so a run on a chat with one
+still going stays `queued`; at most `agents` runs are played at a time, the rest wait in the order they came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from evalfleet.errors import StorageError
+from evalfleet.server import lifecycle
+from evalfleet.server.driving import Driver, Ended, Failure, Turn
+from evalfleet.server.journal import Appended, Entry
+from evalfleet.server.runs import Created
+from evalfleet.server.sink import RunSink
+from evalfleet.server.store import Store
+from evalfleet.server.streams import Streams
+
+_log = logging.getLogger(__name__)
+
+STOP_SECONDS: Final = 2.5
+"""How long agents have to leave when the server stops; then they are killed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Play:
+    """A run in this server's hands, from its creation to its end."""
+
+    created: Created
+    task: asyncio.Task[None] | None = None
+    agent: asyncio.Task[Ended] | None = None
+    cancelled: bool = False
+
+    @property
+    def run_id(self) -> str:
+        return self.created.run_id
+
+
+class Runner:
+    """Plays what `submit` brings. `drivers`: harness id → driver."""
+
+    def __init__(self, store: Store, streams: Streams, drivers: Mapping[str, Driver], *, agents: int = 256) -> None:
+        self._store = store
+        self._streams = streams
+        self._drivers = drivers
+        self._agents = agents
+        self._plays: dict[str, _Play] = {}
+        self._ready: deque[_Play] = deque()
+        self._chats: dict[str, deque[_Play]] = {}  # a chat with a run at work or ready; what waits behind it
+        self._active = 0
+        self._stopping = False
+        self.finished = {"succeeded": 0, "failed": 0, "cancelled": 0}
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    @property
+    def active(self) -> int:
+        """How many runs are being played now."""
+        return self._active
+
+    @property
+    def waiting(self) -> int:
+        """How many runs wait for a free agent or for their chat."""
+        return len(self._plays) - self._active
+
+    def can_play(self, harness_id: str) -> bool:
+        return harness_id in self._drivers
+
+    def plays(self, run_id: str) -> bool:
+        """Whether an agent may be at work on the run (a queued one has none yet)."""
+        play = self._plays.get(run_id)
+        return play is not None and play.task is not None
+
+    def submit(self, created: Created) -> None:
+        """Take a run that has just been committed."""
+        play = _Play(created)
+        self._plays[play.run_id] = play
+        behind = self._chats.get(created.chat_id)
+        if behind is not None:
+            behind.append(play)
+            return
+        self._chats[created.chat_id] = deque()
+        self._ready.append(play)
+        self._start_ready()
+
+    def cancel(self, run_id: str) -> None:
+        """End the agent of a run whose cancelling has been written."""
+        play = self._plays.get(run_id)
+        if play is not None:
+            play.cancelled = True
+            if play.agent is not None:
+                play.agent.cancel()
+
+    async def stop(self) -> None:
+        """End every agent and every run; nothing is played afterwards. Takes less than 4 s."""
+        self._stopping = True
+        self._ready.clear()
+        tasks = {play.task for play in self._plays.values() if play.task is not None}
+        for play in self._plays.values():
+            if play.agent is not None:
+                play.agent.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=STOP_SECONDS)
+        drivers = [driver.aclose() for driver in self._drivers.values()]
+        for outcome in await asyncio.gather(*drivers, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                _log.error("a driver did not close: %r", outcome)
+        pending = {task for task in tasks if not task.done()}
+        if pending:
+            _done, pending = await asyncio.wait(pending, timeout=1.0)
+        for task in pending:
+            task.cancel()
+        for appended in await self._store.write(lifecycle.lose):
+            self._streams.publish(appended)
+
+    # -- one run
+
+    def _start_ready(self) -> None:
+        while self._ready and self._active < self._agents and not self._stopping:
+            play = self._ready.popleft()
+            self._active += 1
+            play.task = asyncio.create_task(self._play(play), name=f"run {play.run_id}")
+            play.task.add_done_callback(partial(self._ended, play))
+
+    def _ended(self, play: _Play, task: asyncio.Task[None]) -> None:
+        self._active -= 1
+        self._plays.pop(play.run_id, None)
+        chat_id = play.created.chat_id
+        behind = self._chats.get(chat_id)
+        if behind:
+            self._ready.append(behind.popleft())
+        else:
+            self._chats.pop(chat_id, None)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            _log.error("run %s could not be ended: %r", play.run_id, problem)
+            self._streams.abandon(play.run_id)
+        self._start_ready()
+
+    async def _play(self, play: _Play) -> None:
+        created = play.created
+        begun = await self._store.write(
+            lambda connection: lifecycle.begin(connection, created.run_id, created.chat_id, created.turn),
+            on_commit=lambda begun: self._streams.publish(begun.appended) if begun is not None else None,
+        )
+        if begun is None:  # cancelled while it waited; the end of a cancelling one is ours to write
+            await self._finish(created.run_id, [], None, cancelled=True, changes={})
+            return
+        sink = RunSink(created.run_id, self._store, self._streams)
+        turn = Turn(
+            run_id=created.run_id,
+            chat_id=created.chat_id,
+            turn=created.turn,
+            message=created.message,
+            history=begun.history,
+            metadata=created.new.metadata,
+            raw_input=created.new.input,
+        )
+        driver = self._drivers[created.harness_id]
+        play.agent = asyncio.create_task(driver.run(turn, sink), name=f"agent {created.run_id}")
+        if play.cancelled or self._stopping:
+            play.agent.cancel()
+        await asyncio.wait({play.agent})
+        failure, cancelled = self._outcome(play, play.agent)
+        entries: list[Entry] = []
+        changes: Mapping[str, Any] = {}
+        try:
+            entries, changes = await sink.drain()
+        except StorageError as problem:
+            failure = Failure("internal_error", problem.message, retryable=True)
+        await self._finish(created.run_id, entries, failure, cancelled=cancelled, changes=changes)
+
+    async def _finish(
+        self,
+        run_id: str,
+        entries: list[Entry],
+        failure: Failure | None,
+        *,
+        cancelled: bool,
+        changes: Mapping[str, Any],
+    ) -> None:
+        def publish(appended: Appended | None) -> None:
+            if appended is not None:
+                self._streams.publish(appended)
+                self.finished["cancelled" if cancelled else "failed" if failure else "succeeded"] += 1
+
+        await self._store.write(
+            lambda connection: lifecycle.finish(
+                connection, run_id, entries, failure, cancelled=cancelled, changes=changes
+            ),
+            on_commit=publish,
+        )
+
+    def _outcome(self, play: _Play, agent: asyncio.Task[Ended]) -> tuple[Failure | None, bool]:
+        if agent.cancelled():
+            return (None, True) if play.cancelled else (lifecycle.SERVER_LOST, False)
+        problem = agent.exception()
+        if problem is None:
+            return agent.result().failure, False
+        if isinstance(problem, StorageError):
+            return Failure("internal_error", problem.message, retryable=True), False
+        # A driver's own bug must not take the server down; the run says so and may be tried again.
+        _log.error("the driver of run %s raised", play.run_id, exc_info=problem)
+        return Failure("internal_error", f"The driver failed: {type(problem).__name__}.", retryable=True), False

@@ -1,0 +1,138 @@
+"""What becomes of an agent's report? Journal entries, messages and totals, written in order and in groups.
+
+The first report is written at once; what comes while a write is on its way goes with the next one. A report is awaited
+only when too much is waiting (back-pressure on an agent that floods).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from evalfleet.server.documents import money_text, now, text_of
+from evalfleet.server.journal import Appended, Entry, Event, Message, Output, append
+from evalfleet.server.store import Store
+from evalfleet.server.streams import Streams
+
+WAITING_ENTRIES: Final = 256
+WAITING_BYTES: Final = 1024 * 1024
+
+
+class RunSink:
+    """The `Sink` of one run. `drain()` hands over what is not written yet, for the write that ends the run."""
+
+    def __init__(self, run_id: str, store: Store, streams: Streams) -> None:
+        self._run_id = run_id
+        self._store = store
+        self._streams = streams
+        self._entries: list[Entry] = []
+        self._bytes = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._answer: str | None = None
+        self._tokens = {"input_tokens": 0, "output_tokens": 0, "cache_read_tokens": 0, "cache_write_tokens": 0}
+        self._tool_calls = 0
+        self._amount: Decimal | None = None
+        self._currency: str | None = None
+
+    # -- the driver's side
+
+    async def tool_call(self, call_id: str, name: str, args: Any) -> None:
+        self._tool_calls += 1
+        call = {"type": "tool_call", "tool_call": {"id": call_id, "name": name, "args": args}}
+        await self._add(Message("assistant", _json_part(call), now()))
+
+    async def tool_result(self, call_id: str, output: Any) -> None:
+        result = {"type": "tool_result", "tool_result": {"tool_call_id": call_id, "output": output, "metadata": {}}}
+        await self._add(Message("tool", _json_part(result), now()))
+
+    async def hook(self, hook: str, decision: str, source: str | None = None, duration_ms: float | None = None) -> None:
+        data = {"hook": hook, "source": source, "decision": decision, "duration_ms": duration_ms}
+        await self._add(Event("hook.called", text_of(data), now()))
+
+    async def usage(
+        self,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cache_read_tokens: int = 0,
+        cache_write_tokens: int = 0,
+        amount: Decimal | str | int | None = None,
+        currency: str | None = None,
+    ) -> None:
+        self._tokens["input_tokens"] += input_tokens
+        self._tokens["output_tokens"] += output_tokens
+        self._tokens["cache_read_tokens"] += cache_read_tokens
+        self._tokens["cache_write_tokens"] += cache_write_tokens
+        if amount is not None:
+            self._amount = (self._amount or Decimal(0)) + Decimal(amount)
+        if currency is not None:
+            self._currency = currency
+        totals = {
+            **self._tokens,
+            "total_tokens": sum(self._tokens.values()),
+            "tool_calls": self._tool_calls,
+            "amount": money_text(self._amount or Decimal(0)),
+            "currency": self._currency or "USD",
+        }
+        await self._add(Event("usage.updated", text_of(totals), now()))
+
+    async def answer(self, value: Any) -> None:
+        self._answer = text_of(value)
+        part = {"type": "text", "text": value} if isinstance(value, str) else {"type": "json", "value": value}
+        await self._add(Message("assistant", text_of([part]), now()))
+
+    # -- the runner's side
+
+    async def drain(self) -> tuple[list[Entry], Mapping[str, Any]]:
+        """Wait for the write on its way; then what is left, with the final message, and the run's totals."""
+        if self._writing is not None:
+            await self._writing
+        entries = self._taken()
+        if self._answer is not None:
+            entries.append(Output("result", "final_message", self._answer, now()))
+        return entries, self._totals()
+
+    async def _add(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self._bytes += 200 + (len(entry.data) if isinstance(entry, Event) else len(_body(entry)))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write(), name=f"journal {self._run_id}")
+        elif self._writing.done():
+            self._writing.result()  # the journal cannot be written: the driver hears it here
+        if len(self._entries) > WAITING_ENTRIES or self._bytes > WAITING_BYTES:
+            await asyncio.shield(self._writing)
+
+    async def _write(self) -> None:
+        while self._entries:
+            entries, totals = self._taken(), self._totals()
+
+            def fn(connection: Connection, entries: list[Entry] = entries, totals: Any = totals) -> Appended:
+                return append(connection, self._run_id, entries, totals)
+
+            await self._store.write(fn, on_commit=self._streams.publish)
+        self._writing = None
+
+    def _taken(self) -> list[Entry]:
+        entries, self._entries, self._bytes = self._entries, [], 0
+        return entries
+
+    def _totals(self) -> dict[str, Any]:
+        return {
+            **self._tokens,
+            "tool_calls": self._tool_calls,
+            "amount": None if self._amount is None else money_text(self._amount),
+            "currency": self._currency,
+            "answer": self._answer,
+        }
+
+
+def _body(entry: Message | Output) -> str:
+    return entry.content if isinstance(entry, Message) else entry.value
+
+
+def _json_part(value: Any) -> str:
+    return text_of([{"type": "json", "value": value}])

@@ -1,0 +1,178 @@
+"""A real server for each test: our app on uvicorn at a loopback port, a SQLite file, and an agent that is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from evalfleet.server.driving import Ended, Sink, Turn
+from evalfleet.server.process import Server, Stack, listen, open_stack, url_of, uvicorn_config
+from evalfleet.server.trees import ServedTree
+from evalfleet.treeconfig import HarnessConfig, TreeConfig
+
+COMMIT = "371758ecf28e8240192e4731080a7436fb492a09"
+OTHER_COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TOKEN = "token-of-the-tests"
+OTHER_TOKEN = "token-of-somebody-else"
+TIMEOUT = 20.0
+
+Script = Callable[[Turn, Sink], Awaitable[Ended]]
+
+
+async def echo(turn: Turn, sink: Sink) -> Ended:
+    """The agent that most tests talk to: one tool call, one hook, some usage, and the message back."""
+    await sink.tool_call("c1", "echo", {"text": turn.message})
+    await sink.tool_result("c1", turn.message)
+    await sink.hook("tools.before", "answered", "hooks/tools.py", 1.5)
+    await sink.usage(input_tokens=10, output_tokens=5, amount="0.0010")
+    await sink.answer(f"{turn.turn}: {turn.message}")
+    return Ended()
+
+
+class ScriptedDriver:
+    """A driver whose agent is a Python function of the test. It counts its calls and its ends."""
+
+    def __init__(self, script: Script = echo) -> None:
+        self.script = script
+        self.turns: list[Turn] = []
+        self.cancelled = 0
+        self.closed = False
+        self.now = 0
+        self.most = 0
+
+    async def run(self, turn: Turn, sink: Sink) -> Ended:
+        self.turns.append(turn)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            return await self.script(turn, sink)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.now -= 1
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    def check(self) -> None:
+        pass
+
+
+@dataclass
+class Api:
+    """A client of the server under test, and the parts behind it."""
+
+    http: httpx.AsyncClient
+    url: str
+    stack: Stack
+    driver: ScriptedDriver
+    harness_id: str
+    keys: int = field(default=0)
+
+    def key(self) -> dict[str, str]:
+        self.keys += 1
+        return {"Idempotency-Key": f"key-{self.keys}"}
+
+    async def create(self, text: str = "hello", **more: Any) -> dict[str, Any]:
+        """Create a run and answer its document."""
+        answer = await self.http.post("/v2/runs", json=run_body(self.harness_id, text, **more), headers=self.key())
+        assert answer.status_code == 201, answer.text
+        return cast(dict[str, Any], answer.json())
+
+    async def get(self, path: str, **params: Any) -> dict[str, Any]:
+        answer = await self.http.get(path, params=params)
+        assert answer.status_code == 200, answer.text
+        return cast(dict[str, Any], answer.json())
+
+    async def stream(self, run_id: str, **headers: str) -> list[dict[str, Any]]:
+        """The run's events from its SSE stream, to its end."""
+        return await read_stream(self.http, run_id, **headers)
+
+    async def play(self, text: str = "hello", **more: Any) -> dict[str, Any]:
+        """Create a run and wait for its end."""
+        run = await self.create(text, **more)
+        await self.stream(run["id"])
+        return await self.get(f"/v2/runs/{run['id']}")
+
+
+async def read_stream(http: httpx.AsyncClient, run_id: str, **headers: str) -> list[dict[str, Any]]:
+    async with http.stream(
+        "GET", f"/v2/runs/{run_id}/events", headers={"Accept": "text/event-stream", **headers}
+    ) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        lines = [line async for line in answer.aiter_lines()]
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+
+
+def run_body(harness_id: str, text: str = "hello", **more: Any) -> dict[str, Any]:
+    return {"harness_id": harness_id, "input": {"role": "user", "content": [{"type": "text", "text": text}]}, **more}
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    folder: Path, driver: ScriptedDriver, *, commit: str = COMMIT, agents: int = 256, name: str = "concierge"
+) -> AsyncIterator[Api]:
+    """A server over `folder/server.sqlite3`, and a client with the first account's token."""
+    tree = ServedTree(TreeConfig(root=folder, harness=HarnessConfig(name)), name, commit, driver)
+    (folder / "agent.py").write_text("print('hi')\n", encoding="utf-8")
+    stack = await open_stack(
+        f"sqlite:///{folder / 'server.sqlite3'}", [tree], accounts={TOKEN: "main", OTHER_TOKEN: "other"}, agents=agents
+    )
+    listener = listen("127.0.0.1", 0)
+    server = Server(uvicorn_config(stack.app))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    await asyncio.wait_for(server.accepting.wait(), TIMEOUT)
+    url = url_of(listener)
+    try:
+        async with httpx.AsyncClient(
+            base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=TIMEOUT
+        ) as http:
+            yield Api(http, url, stack, driver, stack.harness_ids[name])
+    finally:
+        await stack.stop(server)
+        await asyncio.wait_for(task, TIMEOUT)
+        await stack.aclose()
+        listener.close()
+
+
+@pytest.fixture
+def driver() -> ScriptedDriver:
+    return ScriptedDriver()
+
+
+@pytest.fixture
+async def api(tmp_path: Path, driver: ScriptedDriver) -> AsyncIterator[Api]:
+    async with serving(tmp_path, driver) as served:
+        yield served
+
+
+def assert_problem(answer: httpx.Response, status: int, code: str, *pointers: str) -> dict[str, Any]:
+    """The one shape of every error: an RFC 9457 document, with these names in `errors[]`."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    document = cast(dict[str, Any], answer.json())
+    assert document["code"] == code
+    assert document["type"] == f"https://api.splox.com/problems/{code}"
+    assert document["status"] == status
+    assert document["title"]
+    assert document["detail"]
+    assert "Traceback" not in answer.text
+    names = [entry["name"] for entry in document.get("errors", [])]
+    for pointer in pointers:
+        assert pointer in names, document
+    for entry in document.get("errors", []):
+        assert set(entry) == {"name", "location", "reason", "code"}
+    return document
+
+
+def types_of(events: Sequence[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events]
