@@ -1,0 +1,201 @@
+"""Everything that would refuse a run is told at once, with its place, and nothing has run (S2, S6, A*, B13, B18)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evalfleet.errors import CaseFilesInvalid, ConfigError, EvalfleetError, OperatorError, UnfitHost
+from scheduler.init import init
+from scheduler.validate import check_writable, validate
+
+CASES = Path(__file__).parent.parent / "cases"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    init(root)
+    return root
+
+
+def case(root: Path, name: str, text: str) -> None:
+    (root / "evals" / "cases" / f"{name}.yaml").write_text(text)
+
+
+def settings(root: Path, text: str) -> None:
+    (root / "evalfleet.toml").write_text(text)
+
+
+RUNNABLE = f'[harness.command]\nargv = ["{sys.executable}", "agent.py"]\n'
+GOOD_CASE = "scenarios:\n  - {id: a, user: hi, expect: [final_answer_contains: x]}\n"
+
+FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
+    ("no harness", lambda r: settings(r, "[eval]\n"), "evalfleet.toml says no harness"),
+    ("no settings file", lambda r: (r / "evalfleet.toml").unlink(), "evalfleet.toml says no harness"),
+    (
+        "a harness without a way to run",
+        lambda r: settings(r, "[harness]\nname = 'x'\n"),
+        "says no way to run the harness",
+    ),
+    (
+        "a command that is not there",
+        lambda r: settings(r, '[harness.command]\nargv=["no-such-program-here"]\n'),
+        "no-such-program-here is not on PATH",
+    ),
+    ("a script that is not there", lambda r: (r / "agent.py").unlink(), "agent.py is not there"),
+    (
+        "an unknown key",
+        lambda r: settings(r, RUNNABLE + "[eval]\nconcurency = 3\n"),
+        "evalfleet.toml:4:1: unknown key 'concurency'",
+    ),
+    ("concurrency 0 (B18)", lambda r: settings(r, RUNNABLE + "[eval]\nconcurrency = 0\n"), "from 1 to 100000, not 0"),
+    ("a target and no harness", lambda r: settings(r, "[target]\nharness_id = 'h_1'\n"), "--target sends the runs"),
+    ("no evals/", lambda r: shutil.rmtree(r / "evals"), "has no evals/"),
+    ("no cases (B13)", lambda r: (r / "evals/cases/first.yaml").unlink(), "holds no case"),
+    ("a case that is no YAML", lambda r: case(r, "bad", "scenarios: [\n"), "evals/cases/bad.yaml:"),
+    ("an unknown grader", lambda r: (r / "evals/graders/first.py").unlink(), "evals/cases/first.yaml:20:"),
+    (
+        "a grader that does not import",
+        lambda r: (r / "evals/graders/first.py").write_text("import no_such_module_here\n"),
+        "no_such_module_here",
+    ),
+    ("a grader without the function", lambda r: (r / "evals/graders/first.py").write_text("x = 1\n"), "tells_the_time"),
+    ("results that are a file", lambda r: (r / "evals/results").write_text(""), "results cannot be written to"),
+]
+
+
+@pytest.mark.parametrize(("fault", "wanted"), [(f, w) for _, f, w in FAULTS], ids=[name for name, _, _ in FAULTS])
+def test_what_would_refuse_a_run_is_told(tree: Path, fault: Callable[[Path], object], wanted: str) -> None:
+    fault(tree)
+    found = validate(tree)
+    assert not found.ok
+    assert wanted in found.render()
+    assert found.render().endswith("1 problem; nothing can run")
+    with pytest.raises(EvalfleetError) as caught:
+        found.raise_if_refused()
+    assert caught.value.exit_code == 2
+    assert wanted in str(caught.value)
+
+
+def test_everything_is_told_at_once(tree: Path) -> None:
+    case(tree, "bad1", "scenarios: [\n")
+    case(tree, "bad2", GOOD_CASE.replace("expect", "expects"))
+    (tree / "agent.py").unlink()
+    (tree / "evals/graders/first.py").unlink()
+    (tree / "evals/results").write_text("")
+    said = validate(tree).render()
+    for wanted in (
+        "bad1.yaml",
+        "bad2.yaml",
+        "agent.py is not there",
+        "first.tells_the_time",
+        "results cannot be written",
+    ):
+        assert wanted in said
+    with pytest.raises(CaseFilesInvalid, match=r"agent\.py is not there"):
+        validate(tree).raise_if_refused()
+
+
+def test_errors_beside_the_case_files_come_as_one(tree: Path) -> None:
+    (tree / "agent.py").unlink()
+    (tree / "evals/results").write_text("")
+    with pytest.raises(OperatorError) as caught:
+        validate(tree).raise_if_refused()
+    assert "agent.py is not there" in str(caught.value)
+    assert "results cannot be written" in str(caught.value)
+
+
+def test_settings_that_cannot_be_read_do_not_hide_the_cases(tree: Path) -> None:
+    settings(tree, "[eval\n")
+    case(tree, "bad", "scenarios: [\n")
+    found = validate(tree)
+    assert found.config is None
+    assert "evalfleet.toml:1:6: not TOML" in found.render()
+    assert "bad.yaml" in found.render()
+    assert [type(error) for error in found.errors] == [ConfigError]
+
+
+def test_a_grader_problem_stands_at_the_cases_line(tree: Path) -> None:
+    (tree / "evals/graders/first.py").unlink()
+    problem = validate(tree).problems[0]
+    assert problem.place.line == 20
+    assert "grader: {name: first.tells_the_time" in problem.render()
+    assert "evals/graders/first.py" in problem.message
+
+
+def test_a_machine_without_the_graders_environment_only_reads_them_s6(tree: Path) -> None:
+    grader = tree / "evals/graders/first.py"
+    grader.write_text("import no_such_module_here\n" + grader.read_text())
+    assert not validate(tree).ok
+    assert validate(tree, import_graders=False).ok
+
+
+def test_importing_a_grader_happens_in_no_process_of_ours(tree: Path) -> None:
+    grader = tree / "evals/graders/first.py"
+    grader.write_text("import sys\nsys.modules['evalfleet_was_here'] = sys\n" + grader.read_text())
+    assert validate(tree).ok
+    assert "evalfleet_was_here" not in sys.modules
+
+
+def test_warnings_do_not_refuse(tree: Path) -> None:
+    case(tree, "calm", "scenarios:\n  - {id: a, user: hi, expect: [final_answer_not_contains: x]}\n")
+    found = validate(tree)
+    assert found.ok
+    found.raise_if_refused()
+    assert found.render().splitlines()[0].startswith("warning: evals/cases/calm.yaml:")
+    assert found.render().endswith("2 cases, 3 scenarios: ready to run, 1 warning")
+
+
+def test_what_is_not_chosen_is_no_reason_to_refuse_the_rest_a11(tree: Path) -> None:
+    many = "".join(f"  - {{id: s{i}, user: hi, expect: [final_answer_contains: x]}}\n" for i in range(2001))
+    case(tree, "many", f"scenarios:\n{many}")
+    whole = validate(tree)
+    assert "2001 scenarios have trials: 1" in whole.render()
+    assert validate(tree, words=["first"]).ok
+    assert "did you mean 'first'" in validate(tree, words=["fisrt"]).render()
+
+
+def test_a_target_needs_its_settings_and_its_key_s40(tree: Path) -> None:
+    assert "--target needs a [target]" in validate(tree, target=True, environment={}).render()
+    settings(tree, "[target]\nharness_id = 'h_1'\n")
+    assert "SPLOX_BASE_URL is not set" in validate(tree, target=True, environment={}).render()
+    environment = {"SPLOX_BASE_URL": "https://p.example/api"}
+    assert "SPLOX_API_KEY is not set" in validate(tree, target=True, environment=environment).render()
+    assert validate(tree, target=True, environment={**environment, "SPLOX_API_KEY": "k"}).ok
+
+
+def test_nothing_is_left_behind(tree: Path) -> None:
+    before = sorted(path for path in tree.rglob("*"))
+    validate(tree)
+    assert sorted(path for path in tree.rglob("*")) == before
+
+
+def test_a_folder_that_is_not_there_yet_is_looked_at_through_its_parent(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "a").write_text("")
+    with pytest.raises(UnfitHost, match=r"\(at .*/a\): a file stands in the way"):
+        check_writable(tmp_path / "a" / "b")
+
+
+def test_the_document_for_json_says_the_same(tree: Path) -> None:
+    case(tree, "bad", "scenarios: [\n")
+    (tree / "agent.py").unlink()
+    document = json.loads(json.dumps(validate(tree).document()))
+    assert (document["ok"], document["cases"], document["scenarios"]) == (False, 1, 2)
+    assert document["problems"][0]["file"] == "evals/cases/bad.yaml"
+    assert document["errors"][0]["error"] == "ConfigError"
+
+
+@pytest.mark.parametrize("case_id", ["A12.empty", "A12.comment"])
+def test_a_file_without_scenarios_is_an_error_and_not_zero_passed_a12(tree: Path, case_id: str) -> None:
+    source = CASES / f"{case_id}.yaml"
+    shutil.copy(source, tree / "evals/cases/empty.yaml")
+    assert "evals/cases/empty.yaml:" in validate(tree).render()
+    assert not validate(tree).ok
