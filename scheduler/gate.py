@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from scheduler.summary import ScenarioSummary, Summary
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scheduler.summary import ScenarioSummary, Summary
 
 
 def lost(scenario: ScenarioSummary, *, allow_flaky: bool = False, allow_missing: bool = False) -> bool:

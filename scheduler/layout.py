@@ -22,6 +22,7 @@ NARROWEST = 40
 """A terminal that says it is narrower than this (cells) is laid out for this width."""
 
 _EVERYTHING = 1 << 60
+_PLAIN = str.maketrans({"…": "...", "–": "-", "─": "-"})
 
 
 def clean(text: object) -> str:
@@ -95,9 +96,7 @@ def write_lines(lines: Iterable[Text], stream: TextIO) -> None:
     )
     for line in lines:
         console.print(line, soft_wrap=True)
-    text = painted.getvalue()
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    text = text.encode(encoding, "backslashreplace").decode(encoding)
+    text = _encodable(painted.getvalue(), getattr(stream, "encoding", None) or "utf-8")
     try:
         stream.write(text)
         stream.flush()
@@ -106,16 +105,13 @@ def write_lines(lines: Iterable[Text], stream: TextIO) -> None:
 
 
 def duration(milliseconds: float) -> str:
-    """850ms, 1.2s, 43s, 2m05s, 1h02m."""
-    if milliseconds < 1000:
+    """850ms, 1.2s, 43.0s, 2m05s, 1h02m."""
+    if milliseconds < 999.5:
         return f"{milliseconds:.0f}ms"
     seconds = milliseconds / 1000
-    if seconds < 9.95:
+    if seconds < 59.95:
         return f"{seconds:.1f}s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    minutes, left = divmod(whole, 60)
+    minutes, left = divmod(round(seconds), 60)
     return f"{minutes}m{left:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
@@ -124,6 +120,15 @@ def _is_terminal(stream: TextIO) -> bool:
         return stream.isatty()
     except ValueError:  # it was closed
         return False
+
+
+def _encodable(text: str, encoding: str) -> str:
+    """The text as the stream can take it: our own typography in ASCII, all else escaped (B11, LANG=C)."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 def _close_quietly(stream: TextIO) -> None:

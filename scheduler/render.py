@@ -24,7 +24,8 @@ ROOM_FOR_WORDS = 60
 MOST_MISSING = 20
 """Scenarios that the message of exit 3 names; the others are counted."""
 
-_WIDEST_NAME = 60  # in a pipe: longer names are shown whole, and push their own line only
+_WIDEST_NAME = 40  # in a pipe: longer names are shown whole, and push their own line only
+_CASE_BESIDE, _ID_BESIDE = 24, 48  # the most that names get where words stand beside them
 _GAP = "  "
 
 
@@ -39,7 +40,8 @@ def summary_lines(summary: Summary, width: int | None) -> Iterator[Text]:
     yield Text()
     yield _counts(summary)
     for evaluation in summary.evaluations:
-        yield Text(_rates(evaluation))
+        for index, part in enumerate(wrap(_rates(evaluation), None if width is None else width - 5)):
+            yield Text("     " * (index > 0) + part)
     if summary.context_turns:
         yield Text(f"{_many(summary.context_turns, 'context turn')}: played and paid for, in no rate")
     yield last_line(summary)
@@ -51,20 +53,13 @@ def scenario_lines(scenarios: Sequence[ScenarioSummary], width: int | None) -> I
     Where a terminal leaves too little room for the words they stand below, indented.
     """
     rows = [_Row(scenario) for scenario in scenarios]
-    case_width, id_width, count_width = (
-        (
-            max((cell_len(text) for text in texts), default=0)
-            for texts in zip(*((row.case, row.id, row.count) for row in rows), strict=True)
-        )
-        if rows
-        else (0, 0, 0)
-    )
     word_width = max((len(row.verdict) for row in rows), default=0)
+    count_width = max((len(row.count) for row in rows), default=0)
     time_width = max((len(row.time) for row in rows), default=0)
     fixed = word_width + time_width + len(_GAP) * 3 + (count_width + len(_GAP) if count_width else 0)
-    if width is None:
-        case_width, id_width = min(case_width, _WIDEST_NAME), min(id_width, _WIDEST_NAME)
-    else:
+    case_width = _widest((row.case for row in rows), width)
+    id_width = _widest((row.id for row in rows), width)
+    if width is not None:
         case_width, id_width = _shared(width - fixed, case_width, id_width)
     left = None if width is None else width - fixed - case_width - id_width
     for row in rows:
@@ -158,8 +153,15 @@ def _beside(line: Text, words: str, left: int | None) -> Iterator[Text]:
     yield from (Text(" " * start + part) for part in parts[1:])
 
 
+def _widest(names: Iterable[str], width: int | None) -> int:
+    cells = (cell_len(name) for name in names)
+    return max((n for n in cells if width is not None or n <= _WIDEST_NAME), default=0)
+
+
 def _shared(room: int, case_width: int, id_width: int) -> tuple[int, int]:
     """What two columns of names get of `room` cells when they want more: the case at most a third, if it must."""
+    if room - _CASE_BESIDE - _ID_BESIDE >= ROOM_FOR_WORDS:  # wide: one long name must not push the words below
+        case_width, id_width = min(case_width, _CASE_BESIDE), min(id_width, _ID_BESIDE)
     if case_width + id_width <= room:
         return case_width, id_width
     case_width = min(case_width, max(room // 3, room - id_width, 4))
@@ -192,10 +194,10 @@ def _rates(evaluation: EvaluationSummary) -> str:
 
 
 def _rate(rate: Rate) -> str:
-    if rate.missing and rate.low is not None and rate.high is not None:
-        seen = "none" if rate.value is None else f"{rate.value:.2f}"
-        return f"{seen} [{rate.low:.2f}–{rate.high:.2f}]"
-    return "none" if rate.value is None else f"{rate.value:.2f}"
+    seen = "none" if rate.value is None else f"{rate.value:.2f}"
+    if not rate.missing or rate.low is None or rate.high is None:
+        return seen
+    return f"{rate.low:.2f}" if rate.low == rate.high else f"{seen} [{rate.low:.2f}–{rate.high:.2f}]"
 
 
 def _spent(spend: Spend) -> str:

@@ -23,7 +23,19 @@ from evalfleet.checks.verdict import (
 )
 from evalfleet.evidence import EVIDENCE, AttemptKey
 from evalfleet.plan import Plan
+from scheduler.gate import exit_code
 from scheduler.spend import Spend, SpendCounter
+
+__all__ = [
+    "EvaluationSummary",
+    "MissingAttempt",
+    "ScenarioSummary",
+    "Spend",
+    "Summary",
+    "exit_code",
+    "overall",
+    "summarize",
+]
 
 NOT_PLAYED = "not played yet"
 
@@ -329,7 +341,8 @@ class _Evaluation:
         case = self.cases.get(key)
         if case is None:
             return "", None
-        return str(case.get("status", "")), frozenset(case.get("recorded_attempts") or ())
+        known = "recorded_attempts" in case
+        return str(case.get("status", "")), frozenset(case["recorded_attempts"] or ()) if known else None
 
     def summary(self) -> EvaluationSummary:
         planned = self.plan.evaluations[self.index]

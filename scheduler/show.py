@@ -1,0 +1,130 @@
+"""Which artifact, and which trial of it, does a person want to read?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from rich.text import Text
+
+from evalfleet.artifact import Result, find, newest, open_artifact, open_result
+from evalfleet.checks.near import near_name
+from evalfleet.errors import UsageError
+from evalfleet.plan import Plan, PlannedScenario
+from evalfleet.results import results_store
+from scheduler.layout import clean, width_of, write_lines
+from scheduler.render import summary_lines
+from scheduler.score import recorded
+from scheduler.summary import Summary
+from scheduler.transcript import transcript
+
+
+def choose(result: str | None, scenario: str | None, results: Path) -> tuple[Result, str | None]:
+    """The artifact and the CASE/SCENARIO that two optional words of `show` mean.
+
+    An artifact is a folder (or a file in it), its name in the results folder, or a submission's id; without one it is
+    the newest. A single word that is none of these is a CASE/SCENARIO of the newest. UsageError when nothing fits.
+    """
+    store = results_store(results)
+    if result is not None:
+        if _is_result(Path(result)):
+            return open_result(result), scenario
+        name = find(store, result)
+        if name is not None:
+            return open_artifact(store, name), scenario
+        if scenario is not None or not _is_key(result):
+            raise UsageError(
+                f"{result} is no result: neither a folder with a suite.json nor a name or id in {store.shown()}"
+            )
+        scenario = result
+    name = newest(store)
+    if name is None:
+        raise UsageError(f"there is no result in {store.shown()} yet; `evalfleet eval` makes one")
+    return open_artifact(store, name), scenario
+
+
+def show(result: Result, stream: TextIO, *, scenario: str | None = None, trial: int | None = None) -> None:
+    """Print the verdicts, then one trial: of `scenario` (CASE/SCENARIO) if given, else the first that did not pass.
+
+    `trial` counts from 0; without it the scenario's first failure, else its first trial. UsageError, before anything is
+    printed, for what the artifact does not hold.
+    """
+    width = width_of(stream)
+    summary = recorded(result)
+    key = _wanted(result, summary, scenario, trial)
+    write_lines(_page(result, summary, key, width), stream)
+
+
+def _page(result: Result, summary: Summary, key: tuple[str, str, int] | None, width: int | None) -> Iterator[Text]:
+    yield from summary_lines(summary, width)
+    for damage in result.damage:
+        yield Text(f"damaged: {clean(damage)}", "bold red")
+    if key is None:
+        return
+    line = result.line(*key)
+    planned = _planned(result.plan, f"{key[0]}/{key[1]}")
+    assert line is not None
+    assert planned is not None
+    yield Text()
+    yield Text("─" * (width or 80), "dim")
+    yield from transcript(line, planned.scenario.trials if planned.evaluation is not None else None, width)
+
+
+def _wanted(result: Result, summary: Summary, scenario: str | None, trial: int | None) -> tuple[str, str, int] | None:
+    """Whose transcript to show; None when every trial passed and none was asked for."""
+    if scenario is None:
+        if trial is not None:
+            raise UsageError("--trial says which trial of a scenario: name it too, as CASE/SCENARIO")
+        for found in summary.scenarios:
+            if found.first_failure_trial is not None and result.line(
+                found.case, found.scenario, found.first_failure_trial
+            ):
+                return found.case, found.scenario, found.first_failure_trial
+        return None
+    if _planned(result.plan, scenario) is None:
+        keys = [f"{case.name}/{p.scenario.id}" for case in result.plan.cases for p in case.scenarios]
+        guess = near_name(scenario, keys)
+        hint = (
+            f"; did you mean {guess}?"
+            if guess
+            else f"; it holds {', '.join(keys[:10])}{' …' if len(keys) > 10 else ''}"
+        )
+        raise UsageError(f"{result.place} holds no scenario {scenario}{hint}")
+    case, _, id_ = scenario.partition("/")
+    trials = _trials(result, case, id_)
+    if not trials:
+        why = next(
+            (s.missing[0].reason for s in summary.scenarios if (s.case, s.scenario) == (case, id_) and s.missing), ""
+        )
+        raise UsageError(f"{scenario} has no trial in {result.place}{': ' + why if why else ''}")
+    if trial is None:
+        failed = next((s.first_failure_trial for s in summary.scenarios if (s.case, s.scenario) == (case, id_)), None)
+        trial = failed if failed in trials else trials[0]
+    if trial not in trials:
+        raise UsageError(f"{scenario} has no trial {trial} in {result.place}; there are {', '.join(map(str, trials))}")
+    return case, id_, trial
+
+
+def _trials(result: Result, case: str, scenario: str) -> list[int]:
+    keys = {*result.index.entries, *result.index.context}
+    return sorted(trial for name, id_, trial in keys if (name, id_) == (case, scenario))
+
+
+def _planned(plan: Plan, key: str) -> PlannedScenario | None:
+    for case in plan.cases:
+        for planned in case.scenarios:
+            if f"{case.name}/{planned.scenario.id}" == key:
+                return planned
+    return None
+
+
+def _is_result(path: Path) -> bool:
+    folder = path if path.is_dir() else path.parent
+    return path.exists() and any((place / "suite.json").is_file() for place in (folder, folder.parent))
+
+
+def _is_key(text: str) -> bool:
+    """CASE/SCENARIO: neither name can hold a slash (S3)."""
+    case, slash, scenario = text.partition("/")
+    return bool(case and slash and scenario) and "/" not in scenario and not text.startswith(".")
