@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evalfleet.checks.case import Case, CaseProblem, Place, load_cases
+from evalfleet.checks.case import Case, CaseProblem, LoadedCases, Place, load_cases
 from evalfleet.errors import AuthorError, CaseFilesInvalid, EvalfleetError, OperatorError, UnfitHost, UsageError
 from evalfleet.graders.check import check_graders, check_graders_by_ast
 from evalfleet.plan import PlannedTarget
@@ -92,6 +92,7 @@ def validate(
     root: Path,
     *,
     words: Sequence[str] = (),
+    drafts: LoadedCases | None = None,
     target: bool = False,
     results: Path | None = None,
     environment: Mapping[str, str] | None = None,
@@ -100,21 +101,24 @@ def validate(
     """Look at everything; never raises for what the tree holds.
 
     `words` select as on the command line: what they leave out is still looked at, but the API's limits hold for what
-    they choose. `target`: runs are to go to `[target]`, so its settings and key are looked at and not the agent's
-    command. `results` replaces the folder of the settings; `environment` is what an agent and `--target` would get, by
-    default this process's. `import_graders` False: a machine without their environment only reads them (S6).
+    they choose. `drafts` are what `--scenarios` brought: they need no case beside them, and come last in `cases`.
+    `target`: runs are to go to `[target]`, so its settings and key are looked at and not the agent's command. `results`
+    replaces the folder of the settings; `environment` is what an agent and `--target` would get, by default this
+    process's. `import_graders` False: a machine without their environment only reads them (S6).
     """
     environment = os.environ if environment is None else environment
     errors: list[EvalfleetError] = []
     config = _caught(errors, lambda: read_tree_config(root))
     loaded = load_cases(root, folder=CASES_FOLDER)
-    problems = list(loaded.problems)
-    if not loaded.cases and not problems:
+    if drafts is None and not loaded.cases and not loaded.problems:
         errors.append(_no_cases(root))
+    whole = loaded if drafts is None else _with_drafts(loaded, drafts)
+    problems = list(whole.problems)
     if config is not None:
-        if loaded.cases:
-            _caught(errors, lambda: _check_selection(config, loaded.cases, words))
-        names = loaded.grader_places()
+        if whole.cases and not problems:  # a refused file's case would look like a name that matches nothing
+            draft = drafts.cases[0] if drafts is not None and drafts.cases else None
+            _caught(errors, lambda: _check_selection(config, loaded.cases, words, draft))
+        names = whole.grader_places()
         if names:
             _caught(errors, lambda: problems.extend(look_at_graders(config, names, import_them=import_graders)))
         if target:
@@ -122,7 +126,7 @@ def validate(
         else:
             _caught(errors, lambda: check_harness(config, environment))
         _caught(errors, lambda: check_writable(results or config.results_folder))
-    return Validation(root, config, loaded.cases, loaded.warnings, tuple(problems), tuple(errors))
+    return Validation(root, config, whole.cases, whole.warnings, tuple(problems), tuple(errors))
 
 
 def _caught(errors: list[EvalfleetError], look: Callable[[], T]) -> T | None:
@@ -132,6 +136,14 @@ def _caught(errors: list[EvalfleetError], look: Callable[[], T]) -> T | None:
     except (AuthorError, OperatorError) as error:
         errors.append(error)
         return None
+
+
+def _with_drafts(loaded: LoadedCases, drafts: LoadedCases) -> LoadedCases:
+    return LoadedCases(
+        (*loaded.cases, *drafts.cases),
+        (*loaded.problems, *drafts.problems),
+        (*loaded.warnings, *drafts.warnings),
+    )
 
 
 def _no_cases(root: Path) -> UsageError:
@@ -168,11 +180,11 @@ def _source_line(root: Path, place: Place) -> str:
     return lines[place.line - 1].rstrip("\r") if place.line <= len(lines) else ""
 
 
-def _check_selection(config: TreeConfig, cases: Sequence[Case], words: Sequence[str]) -> None:
+def _check_selection(config: TreeConfig, cases: Sequence[Case], words: Sequence[str], draft: Case | None) -> None:
     """A plan of it, thrown away: the words match, and no group is over the API's limits (A11)."""
     build_plan(
         config,
-        select(cases, words, root=config.root),
+        select(cases, words, root=config.root, drafts=draft),
         target=PlannedTarget(None, "", None, ""),
         commit="",
         graders=None,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from evalfleet.checks.case import parse_case
 from evalfleet.errors import CaseFilesInvalid, ConfigError, EvalfleetError, OperatorError, UnfitHost
 from scheduler.init import init
 from scheduler.validate import check_writable, validate
@@ -161,6 +162,13 @@ def test_what_is_not_chosen_is_no_reason_to_refuse_the_rest_a11(tree: Path) -> N
     assert "did you mean 'first'" in validate(tree, words=["fisrt"]).render()
 
 
+def test_the_name_of_a_refused_case_is_not_called_unknown(tree: Path) -> None:
+    case(tree, "bad", "scenarios: [\n")
+    said = validate(tree, words=["bad"]).render()
+    assert "no case matches" not in said
+    assert said.endswith("1 problem; nothing can run")
+
+
 def test_a_target_needs_its_settings_and_its_key_s40(tree: Path) -> None:
     assert "--target needs a [target]" in validate(tree, target=True, environment={}).render()
     settings(tree, "[target]\nharness_id = 'h_1'\n")
@@ -168,6 +176,18 @@ def test_a_target_needs_its_settings_and_its_key_s40(tree: Path) -> None:
     environment = {"SPLOX_BASE_URL": "https://p.example/api"}
     assert "SPLOX_API_KEY is not set" in validate(tree, target=True, environment=environment).render()
     assert validate(tree, target=True, environment={**environment, "SPLOX_API_KEY": "k"}).ok
+
+
+def test_drafts_are_looked_at_like_cases_and_need_none_beside_them_s7(tree: Path) -> None:
+    (tree / "evals/cases/first.yaml").unlink()
+    good = parse_case(GOOD_CASE.encode(), name="draft", file="<stdin>")
+    assert validate(tree, drafts=good).ok
+    assert [c.name for c in validate(tree, drafts=good).cases] == ["draft"]
+    graded = GOOD_CASE.replace("final_answer_contains: x", "grader: {name: first.nothing}")
+    found = validate(tree, drafts=parse_case(graded.encode(), name="draft", file="<stdin>"))
+    assert "<stdin>:2:" in found.render()
+    assert "'nothing'" in found.render()
+    assert "<stdin>:1:" in validate(tree, drafts=parse_case(b"[", name="draft", file="<stdin>")).render()
 
 
 def test_nothing_is_left_behind(tree: Path) -> None:
