@@ -14,36 +14,24 @@ surrogate is written as the JSON escape it came as; in what we read, it stays in
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
 from evalfleet import __version__
-from evalfleet.contract import jsontext
-from evalfleet.contract.answers import document_of, page_of, problem_answer
+from evalfleet.contract.answers import page_of
+from evalfleet.contract.calls import Calls, Created
 from evalfleet.contract.follow import SILENCE_SECONDS, Follower
 from evalfleet.contract.ids import uuid_of
-from evalfleet.contract.retry import GiveUp, Retry, Seen, decide
-from evalfleet.contract.transport import NoAnswer, Transport
-from evalfleet.errors import ProblemAnswer, TargetUnreachable, UnreadableAnswer
+from evalfleet.contract.transport import Transport
+from evalfleet.errors import UnreadableAnswer
 
-PAGE_LIMIT: Final = 100
+__all__ = ["Client", "Created"]
+
 EVENT_PAGE_LIMIT: Final = 500
-LONG_SECONDS: Final = 300.0
-"""For `attempts:batch`, `complete` and `cancel` of an evaluation, whose work grows with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Created:
-    """A created resource. `replayed`: the key was known, the document is from its creation, so GET it again (S34)."""
-
-    document: dict[str, Any]
-    replayed: bool
 
 
 class Client:
@@ -67,8 +55,7 @@ class Client:
         SettingError for a base URL that is none, CredentialError for a token that no header can carry.
         """
         self._transport = Transport(base_url, token, connect_timeout=connect_timeout, user_agent=user_agent)
-        self._timeout = timeout
-        self._retry_for = retry_for
+        self._calls = Calls(self._transport, timeout=timeout, retry_for=retry_for, jitter=jitter)
         self._silence = silence
         self._jitter = jitter
 
@@ -90,33 +77,33 @@ class Client:
 
     @property
     def clock_offset(self) -> float:
-        """The server's clock minus ours, in seconds, from `Date` headers; 0.0 before the first answer."""
+        """The server's clock minus ours, in seconds, good to about one; see `evalfleet.contract.clock`."""
         return self._transport.clock.seconds
 
     # Runs
 
     async def create_run(self, body: Mapping[str, Any], *, key: str, deadline: float | None = None) -> Created:
         """POST /v2/runs. The same key and body give the same run, however often they are sent."""
-        return await self._create("/v2/runs", body, key=key, deadline=deadline)
+        return await self._calls.create("/v2/runs", body, key=key, deadline=deadline)
 
     async def get_run(self, run_id: str, *, deadline: float | None = None) -> dict[str, Any]:
-        return await self._get(f"/v2/runs/{_segment(run_id)}", deadline=deadline)
+        return await self._calls.get(f"/v2/runs/{_segment(run_id)}", deadline=deadline)
 
     async def cancel_run(self, run_id: str, *, deadline: float | None = None) -> dict[str, Any]:
         """Ask for the end; the run as it stands, normally `cancelling`. Idempotent."""
-        return await self._post(f"/v2/runs/{_segment(run_id)}/cancel", None, deadline=deadline)
+        return await self._calls.post(f"/v2/runs/{_segment(run_id)}/cancel", None, deadline=deadline)
 
     async def messages(self, run_id: str, *, deadline: float | None = None) -> list[dict[str, Any]]:
         """All messages of the run, oldest first."""
-        return await self._all(f"/v2/runs/{_segment(run_id)}/messages", deadline)
+        return await self._calls.all_rows(f"/v2/runs/{_segment(run_id)}/messages", deadline)
 
     async def outputs(self, run_id: str, *, deadline: float | None = None) -> list[dict[str, Any]]:
         """All outputs of the run."""
-        return await self._all(f"/v2/runs/{_segment(run_id)}/outputs", deadline)
+        return await self._calls.all_rows(f"/v2/runs/{_segment(run_id)}/outputs", deadline)
 
     async def usage(self, run_id: str, *, deadline: float | None = None) -> dict[str, Any]:
         """What the run's whole chat used so far; `final` says whether that is the last word."""
-        return await self._get(f"/v2/runs/{_segment(run_id)}/usage", deadline=deadline)
+        return await self._calls.get(f"/v2/runs/{_segment(run_id)}/usage", deadline=deadline)
 
     def events(self, run_id: str, *, deadline: float) -> AsyncGenerator[dict[str, Any], None]:
         """The run's journal to its end, each event once, in order, as received; see `evalfleet.contract.follow`.
@@ -139,35 +126,39 @@ class Client:
     ) -> dict[str, Any]:
         """One page of the journal, strictly after `cursor`; `next_cursor` is its last row's, also on the last page."""
         path = f"/v2/runs/{_segment(run_id)}/events"
-        return page_of(f"GET {path}", await self._get(path, {"cursor": cursor, "limit": limit}, deadline=deadline))
+        return page_of(
+            f"GET {path}", await self._calls.get(path, {"cursor": cursor, "limit": limit}, deadline=deadline)
+        )
 
     def list_runs(self, **filters: Any) -> AsyncGenerator[dict[str, Any], None]:
         """Runs, newest first: `status` (one or several), `harness_id`, `created_after`, `created_before`, `limit`."""
-        return self._rows("/v2/runs", filters)
+        return self._calls.rows("/v2/runs", filters)
 
     # Harnesses
 
     def list_harnesses(self) -> AsyncGenerator[dict[str, Any], None]:
-        return self._rows("/v2/harnesses", {})
+        return self._calls.rows("/v2/harnesses", {})
 
-    async def harness(self, harness_id: str) -> dict[str, Any]:
+    async def harness(self, harness_id: str, *, deadline: float | None = None) -> dict[str, Any]:
         """The harness with its versions, newest first."""
-        return await self._get(f"/v2/harnesses/{_segment(harness_id)}")
+        return await self._calls.get(f"/v2/harnesses/{_segment(harness_id)}", deadline=deadline)
 
-    async def harness_version(self, harness_id: str, commit: str) -> dict[str, Any]:
-        return await self._get(f"/v2/harnesses/{_segment(harness_id)}/versions/{_segment(commit)}")
+    async def harness_version(self, harness_id: str, commit: str, *, deadline: float | None = None) -> dict[str, Any]:
+        """One version: its number, message, time and files."""
+        path = f"/v2/harnesses/{_segment(harness_id)}/versions/{_segment(commit)}"
+        return await self._calls.get(path, deadline=deadline)
 
     # Evaluations
 
     async def create_evaluation(self, body: Mapping[str, Any], *, key: str, deadline: float | None = None) -> Created:
-        return await self._create("/v2/evaluations", body, key=key, deadline=deadline)
+        return await self._calls.create("/v2/evaluations", body, key=key, deadline=deadline)
 
     async def get_evaluation(self, evaluation_id: str, *, deadline: float | None = None) -> dict[str, Any]:
-        return await self._get(f"/v2/evaluations/{_segment(evaluation_id)}", deadline=deadline)
+        return await self._calls.get(f"/v2/evaluations/{_segment(evaluation_id)}", deadline=deadline)
 
     def list_evaluations(self, **filters: Any) -> AsyncGenerator[dict[str, Any], None]:
         """Evaluations of one `harness_commit` or one `harness_id` (never both), also by `status`."""
-        return self._rows("/v2/evaluations", filters)
+        return self._calls.rows("/v2/evaluations", filters)
 
     async def record_attempts(
         self,
@@ -181,15 +172,17 @@ class Client:
         same run comes back as `duplicate`; with another run it is ProblemAnswer `attempt_conflict`, nothing applied.
         """
         path = f"/v2/evaluations/{_segment(evaluation_id)}/attempts:batch"
-        return await self._long(path, {"attempts": list(attempts)}, key=key, deadline=deadline)
+        return await self._calls.post_long(path, {"attempts": list(attempts)}, key=key, deadline=deadline)
 
     async def complete_evaluation(self, evaluation_id: str, *, deadline: float | None = None) -> dict[str, Any]:
         """Idempotent. ProblemAnswer `evaluation_incomplete` names what is missing in its `errors`."""
-        return await self._long(f"/v2/evaluations/{_segment(evaluation_id)}/complete", None, deadline=deadline)
+        return await self._calls.post_long(
+            f"/v2/evaluations/{_segment(evaluation_id)}/complete", None, deadline=deadline
+        )
 
     async def cancel_evaluation(self, evaluation_id: str, *, deadline: float | None = None) -> dict[str, Any]:
         """Idempotent; keeps what is recorded."""
-        return await self._long(f"/v2/evaluations/{_segment(evaluation_id)}/cancel", None, deadline=deadline)
+        return await self._calls.post_long(f"/v2/evaluations/{_segment(evaluation_id)}/cancel", None, deadline=deadline)
 
     # The judge, and the server itself
 
@@ -203,142 +196,14 @@ class Client:
             raise UnreadableAnswer(f"the platform's run id has no UUID in it: {wrong}") from wrong
         body = {"prompt": prompt} | ({} if model is None else {"model": model})
         left = deadline - time.monotonic()
-        document = await self._post(path, body, deadline=deadline, timeout=max(left, 0.0))
+        document = await self._calls.post(path, body, deadline=deadline, timeout=max(left, 0.0))
         if not isinstance(document.get("text"), str):
             raise UnreadableAnswer(f"POST {path}: the judge's answer has no text; it has {', '.join(document)[:80]}")
         return document
 
     async def health(self) -> dict[str, Any]:
         """GET /healthz, once: no retries."""
-        return (await self._call("GET", "/healthz", once=True)).document
-
-    # How a call is made
-
-    async def _get(
-        self, path: str, params: Mapping[str, Any] | None = None, *, deadline: float | None = None
-    ) -> dict[str, Any]:
-        return (await self._call("GET", path, params=params, deadline=deadline)).document
-
-    async def _post(
-        self,
-        path: str,
-        body: Mapping[str, Any] | None,
-        *,
-        key: str | None = None,
-        deadline: float | None = None,
-        timeout: float | None = None,
-    ) -> dict[str, Any]:
-        call = self._call("POST", path, body=body, key=key, repeatable=True, deadline=deadline, timeout=timeout)
-        return (await call).document
-
-    async def _long(
-        self, path: str, body: Mapping[str, Any] | None, *, key: str | None = None, deadline: float | None
-    ) -> dict[str, Any]:
-        """A post whose single try may take as long as the call: cutting it short would only start it over."""
-        until = time.monotonic() + LONG_SECONDS if deadline is None else deadline
-        return await self._post(path, body, key=key, deadline=until, timeout=max(until - time.monotonic(), 0.0))
-
-    async def _create(self, path: str, body: Mapping[str, Any], *, key: str, deadline: float | None) -> Created:
-        return await self._call("POST", path, body=body, key=key, deadline=deadline)
-
-    async def _all(self, path: str, deadline: float | None) -> list[dict[str, Any]]:
-        until = self._until(deadline)
-        return [row async for row in self._rows(path, {}, deadline=until)]
-
-    async def _rows(
-        self, path: str, filters: Mapping[str, Any], *, deadline: float | None = None
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """The rows of all pages. The cursor is bound to the filters that made it, so both are sent."""
-        cursor: str | None = None
-        while True:
-            params = {"limit": PAGE_LIMIT, **filters, "cursor": cursor}
-            page = page_of(f"GET {path}", await self._get(path, params, deadline=deadline))
-            for row in page["data"]:
-                yield row
-            following = page["page"].get("next_cursor")
-            if not page["page"].get("has_more"):
-                return
-            if not isinstance(following, str) or following == cursor:
-                raise UnreadableAnswer(f"GET {path}: a page says that there is more, and not where")
-            cursor = following
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        body: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        repeatable: bool = False,
-        once: bool = False,
-        deadline: float | None = None,
-        timeout: float | None = None,
-    ) -> Created:
-        """Send until answered or given up, by `retry.decide`; the document and whether it is a replay."""
-        request = f"{method} {path}"
-        until = self._until(deadline)
-        headers, content = _headers_and_content(body, key)
-        query = {name: _query(value) for name, value in (params or {}).items() if value is not None}
-        attempt = 0
-        while True:
-            problem: ProblemAnswer | None = None
-            trouble = "no time was left to ask"
-            seen = Seen(None)
-            left = until - time.monotonic()
-            try:
-                if left > 0:
-                    answer = await self._transport.exchange(
-                        method,
-                        path,
-                        within=min(left, self._timeout if timeout is None else timeout),
-                        params=query,
-                        headers=headers,
-                        body=content,
-                    )
-                    if 200 <= answer.status < 300:
-                        replayed = answer.headers.get("idempotency-replayed", "").strip().lower() == "true"
-                        return Created(document_of(request, answer), replayed)
-                    problem = problem_answer(request, answer, url=self.base_url + path)
-                    seen = Seen(problem.status, problem.code, problem.quota, problem.retry_after)
-            except NoAnswer as none:
-                trouble = str(none)
-            decision = decide(
-                seen,
-                method=method,
-                has_key=key is not None,
-                repeatable=repeatable,
-                attempt=attempt,
-                remaining=0.0 if once else until - time.monotonic(),
-                jitter=self._jitter(),
-            )
-            match decision:
-                case Retry(after_seconds):
-                    attempt += 1
-                    await asyncio.sleep(after_seconds)
-                case GiveUp() if problem is not None:
-                    raise problem
-                case GiveUp():
-                    tries = "" if attempt == 0 else f" in {attempt + 1} tries"
-                    raise TargetUnreachable(
-                        f"{request}: no answer from {self.base_url}{tries}: {trouble}; "
-                        "is it up, and is the base URL right?"
-                    )
-
-    def _until(self, deadline: float | None) -> float:
-        return time.monotonic() + self._retry_for if deadline is None else deadline
-
-
-def _headers_and_content(body: Mapping[str, Any] | None, key: str | None) -> tuple[dict[str, str], bytes | None]:
-    headers: dict[str, str] = {}
-    if key is not None:
-        if not 1 <= len(key) <= 255 or not all("!" <= character <= "~" for character in key):
-            raise ValueError(f"an Idempotency-Key is 1–255 visible ASCII characters, not {key[:80]!r}")
-        headers["Idempotency-Key"] = key
-    if body is None:
-        return headers, None
-    headers["Content-Type"] = "application/json"
-    return headers, jsontext.dumps(body)
+        return (await self._calls.call("GET", "/healthz", once=True)).document
 
 
 def _segment(identity: str) -> str:
@@ -346,11 +211,3 @@ def _segment(identity: str) -> str:
     if not identity or not identity.strip("."):
         raise ValueError(f"{identity!r} is no id")
     return quote(identity, safe="")
-
-
-def _query(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple | set | frozenset):
-        return ",".join(sorted(str(item) for item in value))
-    return str(value)

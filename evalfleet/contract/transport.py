@@ -75,7 +75,7 @@ class StreamAnswer:
             async with asyncio.timeout(within):
                 return await anext(self._chunks, None)
         except TimeoutError as late:
-            raise NoAnswer(f"nothing came for {within:.0f} s") from late
+            raise NoAnswer(f"nothing came for {within:.3g} s") from late
         except _BROKEN as broken:
             raise NoAnswer(_words(broken)) from broken
 
@@ -90,7 +90,7 @@ class StreamAnswer:
                         raise UnreadableAnswer(f"the answer is larger than {most} bytes")
                     parts.append(part)
         except TimeoutError as late:
-            raise NoAnswer(f"no whole answer within {within:.0f} s") from late
+            raise NoAnswer("the answer did not end in time") from late
         except _BROKEN as broken:
             raise NoAnswer(_words(broken)) from broken
         framed = "content-length" in self.headers or "transfer-encoding" in self.headers
@@ -150,7 +150,7 @@ class Transport:
             async with asyncio.timeout(within):
                 response = await self._client.send(request, stream=True)
         except TimeoutError as late:
-            raise NoAnswer(f"no answer within {within:.0f} s") from late
+            raise NoAnswer(f"no answer within {within:.3g} s") from late
         except _BROKEN as broken:
             raise NoAnswer(_words(broken)) from broken
         self.clock.learn(response.headers.get("date"), sent=sent, received=time.time())
@@ -175,7 +175,7 @@ class Transport:
         until = time.monotonic() + within
         stream = await self.open(method, path, within=within, params=params, headers=headers, body=body)
         try:
-            return await stream.rest(until - time.monotonic())
+            return await stream.rest(max(0.0, until - time.monotonic()))
         finally:
             await stream.aclose()
 
