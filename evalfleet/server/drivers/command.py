@@ -113,7 +113,7 @@ class CommandDriver:
                 [program, *self._harness.argv[1:]],
                 cwd=folder,
                 env=self._environment,
-                stdin=turn_document(turn),
+                stdin=turn_document(turn) + b"\n",  # a shell's `read` wants a whole line
                 records=self._records,
             )
         except NotStarted as error:

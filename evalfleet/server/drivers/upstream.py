@@ -15,6 +15,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx
@@ -41,25 +42,34 @@ def make_client(url: str) -> httpx.AsyncClient:
     """A client for one service. A turn has no deadline but its caller's; a connection is there within 10 s or not."""
     parts = urlsplit(url)
     verify = _ssl_context() if parts.scheme == "https" else _no_tls()
-    # A company's proxy (HTTPS_PROXY) is used, but never for a service on this machine.
-    proxied = not _LOOPBACK.fullmatch(parts.hostname or "")
     return httpx.AsyncClient(
         transport=AiohttpTransport(
             verify=verify,
             limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEEPALIVE),
-            client=lambda: _session(verify, proxied=proxied),
+            proxy=_proxy(parts.scheme, parts.hostname or ""),
+            client=lambda: _session(verify),
         ),
         timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT, pool=CONNECT_TIMEOUT),
         headers={"User-Agent": "evalfleet", "Accept-Encoding": "identity"},
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        trust_env=False,  # no .netrc: the settings say which key goes out
         follow_redirects=False,
     )
 
 
-def _session(verify: ssl.SSLContext, *, proxied: bool) -> aiohttp.ClientSession:
+def _proxy(scheme: str, host: str) -> httpx.Proxy | None:
+    """A company's proxy (HTTPS_PROXY, NO_PROXY), but never for a service on this machine."""
+    if _LOOPBACK.fullmatch(host) or proxy_bypass(host):
+        return None
+    proxies = getproxies()
+    url = proxies.get(scheme) or proxies.get("all") or ""
+    return httpx.Proxy(url) if url.startswith(("http://", "https://")) else None
+
+
+def _session(verify: ssl.SSLContext) -> aiohttp.ClientSession:
     """Made on the loop, at the first request."""
     connector = aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, keepalive_timeout=_KEEPALIVE, ssl=verify)
-    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=proxied)
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
 
 @functools.cache
