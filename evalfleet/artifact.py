@@ -13,6 +13,7 @@ What a line is, and which one counts: `evalfleet.evidence`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -58,6 +59,8 @@ __all__ = [
     "results_store",
     "write_plan",
 ]
+
+_log = logging.getLogger(__name__)
 
 
 def artifact_name(at: datetime, submission: str) -> str:
@@ -153,7 +156,10 @@ def open_artifact(store: ResultsStore, artifact: str) -> Result:
     summary: Mapping[str, Any] | None = None
     if store.exists(f"{artifact}/summary.json"):
         try:
-            summary = orjson.loads(store.read_bytes(f"{artifact}/summary.json"))
+            read = orjson.loads(store.read_bytes(f"{artifact}/summary.json"))
+            if not isinstance(read, dict):
+                raise ValueError(f"expected an object, found {type(read).__name__}")  # noqa: TRY004, TRY301
+            summary = read
         except ValueError as problem:
             damage.append(Damage(store.shown(f"{artifact}/summary.json"), 1, str(problem)))
     return Result(read_plan(store, artifact), index, store.shown(artifact), tuple(damage), summary)
@@ -176,6 +182,9 @@ def find(store: ResultsStore, submission: str) -> str | None:
         return submission
     short = submission.rpartition("_")[2][:8].lower()
     for name in sorted(names, key=lambda name: not name.endswith(short)):
-        if store.exists(f"{name}/suite.json") and read_plan(store, name).id == submission:
-            return name
+        try:
+            if store.exists(f"{name}/suite.json") and read_plan(store, name).id == submission:
+                return name
+        except StorageError as problem:  # another evalfleet's, or damaged: one bad folder must not hide the others
+            _log.warning("passed over while looking for %s: %s", submission, problem)
     return None

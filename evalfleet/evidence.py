@@ -66,7 +66,7 @@ class Damage:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.reason}; the line is ignored"
+        return f"{self.path}:{self.line}: {self.reason}; it is ignored"
 
 
 def encode_line(line: Mapping[str, Any]) -> bytes:

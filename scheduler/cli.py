@@ -73,6 +73,9 @@ Scenarios = Annotated[
     Path | None,
     typer.Option("--scenarios", envvar="EVALFLEET_SCENARIOS", help="Drafts to run: a case file, or - for stdin."),
 ]
+Commit = Annotated[
+    str | None, typer.Option("--commit", envvar="EVALFLEET_COMMIT", help="With --target: the version to evaluate.")
+]
 LeaveRunning = Annotated[
     bool,
     typer.Option(
@@ -141,6 +144,7 @@ def eval_(
     ] = False,
     allow_flaky: AllowFlaky = False,
     target: OnTarget = False,
+    commit: Commit = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", envvar="EVALFLEET_DRY_RUN", help="Say what would run.")] = False,
     as_json: AsJson = False,
     scenarios: Scenarios = None,
@@ -161,6 +165,7 @@ def eval_(
         on_target=target,
         results=results,
         environment=os.environ,
+        commit=commit,
     )
     for warning in prepared.warnings:
         _say(warning)
@@ -212,6 +217,7 @@ def plan(
     state: State = None,
     results: Results = None,
     target: OnTarget = False,
+    commit: Commit = None,
     scenarios: Scenarios = None,
     files: Annotated[bool, typer.Option("--files", help="List the files that the commit is made of.")] = False,
 ) -> int:
@@ -227,6 +233,7 @@ def plan(
         on_target=target,
         results=results,
         environment=os.environ,
+        commit=commit,
     )
     return _show_plan(prepared, _options(state, results), files=files)
 
@@ -398,6 +405,7 @@ def submit(
         bool, typer.Option("--fresh", envvar="EVALFLEET_FRESH", help="Start over, resume nothing.")
     ] = False,
     target: OnTarget = False,
+    commit: Commit = None,
     scenarios: Scenarios = None,
 ) -> int:
     """Hand the tree's checks to a fleet and return at once; prints the submission's id."""
@@ -413,6 +421,7 @@ def submit(
         on_target=target,
         results=None,
         environment=os.environ,
+        commit=commit,
         by_ast=True,
     )
     for warning in prepared.warnings:

@@ -49,13 +49,13 @@ def _leave(dispatcher: Dispatcher, interrupts: Interrupts, tick: Tick, *, leave_
     code = "leave_running" if leave_running else "interrupted"
     reason = "interrupted"
     try:
-        ledger.pause(sub, paused=True)
+        ledger.drain(sub)
         if not leave_running and interrupts.count < 2:
             note = f"interrupted: waiting up to {IN_FLIGHT_S:.0f} s for runs in flight (again to leave at once)"
             _wait(ledger, sub, interrupts, IN_FLIGHT_S, lambda p: tick(p, note))
         ledger.end(sub, "stopped", reason, code)
         limit = HURRY_S if interrupts.count > 1 else CANCEL_S
-        _wait(ledger, sub, interrupts, limit, lambda p: tick(p, "interrupted: cancelling what still runs"))
+        _wait(ledger, sub, interrupts, limit, lambda p: tick(p, "cancelling what still runs" if p.running else ""))
     except EvalfleetError as error:
         return Ended("stopped", f"{reason}; {error.message}", code)
     return Ended("stopped", reason, code, ledger.given_up(sub))

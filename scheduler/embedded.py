@@ -17,6 +17,7 @@ When the command is killed they end by their lifeline within 5 s, and the next s
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -25,14 +26,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evalfleet import lifeline, settings
+from evalfleet import lifeline
 from evalfleet.errors import EvalfleetError, StorageError, UnfitHost
 from scheduler import pid_files, valkey
 from scheduler.part import Launch, Part
+from scheduler.programs import Programs, Setup, part_environment, plain_environment
 from scheduler.tree_lock import TreeLock
 
 log = logging.getLogger(__name__)
@@ -41,17 +43,6 @@ START_WITHIN = 60.0
 STOP_WITHIN = 5.0
 _HAND_OVER = 1.5
 """Seconds that a part may take before the one it leans on is asked to stop, too. All three: under 9 s at worst."""
-
-_ADDRESSES = {
-    "EVALFLEET_BASE_URL",
-    "EVALFLEET_BROKER_URL",
-    "EVALFLEET_DATABASE_URL",
-    "EVALFLEET_LIFELINE_FD",
-    "EVALFLEET_METRICS_PORT",
-    "EVALFLEET_RESULTS_URL",
-    "EVALFLEET_STATE",
-    "EVALFLEET_TOKEN",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,44 +60,6 @@ class Target:
 
     base_url: str
     token: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What the parts' command lines are made of."""
-
-    root: Path
-    state: Path
-    socket: Path
-    port: int
-    commit: str
-    concurrency: int
-
-
-def server_command(setup: Setup) -> list[str]:
-    words = [sys.executable, "-P", "-m", "evalfleet.server", "--tree", str(setup.root)]
-    words += ["--database", f"sqlite:///{setup.state / 'server.db'}", "--port", str(setup.port)]
-    return [*words, "--commit", setup.commit, "--state", str(setup.state)]
-
-
-def worker_command(setup: Setup) -> list[str]:
-    words = [sys.executable, "-P", "-m", "worker", "--queues", "run,grade,aggregate"]
-    return [*words, "--concurrency", str(setup.concurrency)]
-
-
-def valkey_command(setup: Setup) -> list[str]:
-    # A foreign program cannot watch the lifeline: the guard does, as its parent.
-    guard = [sys.executable, "-I", "-S", lifeline.__file__]
-    return [*guard, *valkey.arguments(setup.socket, setup.state / "valkey")]
-
-
-@dataclass(frozen=True, slots=True)
-class Programs:
-    """The three command lines. Another one in a test: a small program that can be made to misbehave."""
-
-    valkey: Callable[[Setup], Sequence[str]] = valkey_command
-    server: Callable[[Setup], Sequence[str]] = server_command
-    worker: Callable[[Setup], Sequence[str]] = worker_command
 
 
 class Stack:
@@ -193,51 +146,74 @@ class Stack:
     ) -> Endpoints:
         """Start the parts at once, all three, and return when Valkey and the server are ready (the worker finds them).
 
+        `launch` and `await_ready` are its two halves, for a caller with something to do meanwhile.
         `target` takes the embedded server's place. UnfitHost says which part did not start and ends with its last
         words; what was started until then is stopped.
         """
         deadline = time.monotonic() + within
-        try:
-            return self._start(deadline, commit, concurrency, results, with_server, with_worker, target, env)
-        except BaseException:
-            self.stop()
-            raise
+        endpoints = self.launch(
+            commit=commit,
+            concurrency=concurrency,
+            results=results,
+            with_server=with_server,
+            with_worker=with_worker,
+            target=target,
+            env=env,
+        )
+        self.await_ready(deadline)
+        return endpoints
 
-    def _start(
+    def launch(
         self,
-        deadline: float,
+        *,
         commit: str,
         concurrency: int,
         results: Path,
-        with_server: bool,
-        with_worker: bool,
-        target: Target | None,
-        env: Mapping[str, str],
+        with_server: bool = True,
+        with_worker: bool = True,
+        target: Target | None = None,
+        env: Mapping[str, str] = os.environ,
     ) -> Endpoints:
-        self._line = lifeline.Lifeline()
-        self._empty_the_broker()
-        setup = Setup(self.root, self.state, self._make_socket(), self._reserve_port(), commit, concurrency)
-        if target is None:
-            endpoints = Endpoints(valkey.url(setup.socket), f"http://127.0.0.1:{setup.port}", secrets.token_urlsafe(32))
-        else:
-            endpoints = Endpoints(valkey.url(setup.socket), target.base_url, target.token)
-            with_server = False
-        ours = part_environment(env)
-        ours |= {"EVALFLEET_STATE": str(self.state), "EVALFLEET_TOKEN": endpoints.token}
-        self._add("valkey", self._programs.valkey(setup), plain_environment(env), lambda line: valkey.READY in line)
-        if with_server:
-            self._add("server", self._programs.server(setup), ours, lambda line: "listening on" in line.lower())
-        if with_worker:
-            ours |= {
-                "EVALFLEET_BASE_URL": endpoints.base_url,
-                "EVALFLEET_BROKER_URL": endpoints.redis_url,
-                "EVALFLEET_RESULTS_URL": str(results),
-            }
-            self._add("worker", self._programs.worker(setup), ours, None)
-        for part in self._parts.values():
-            part.await_ready(deadline)
-        self.check()
-        return endpoints
+        """Start the processes; nobody answers yet."""
+        with self._or_stop():
+            self._line = lifeline.Lifeline()
+            self._empty_the_broker()
+            setup = Setup(self.root, self.state, self._make_socket(), self._reserve_port(), commit, concurrency)
+            if target is None:
+                endpoints = Endpoints(
+                    valkey.url(setup.socket), f"http://127.0.0.1:{setup.port}", secrets.token_urlsafe(32)
+                )
+            else:
+                endpoints = Endpoints(valkey.url(setup.socket), target.base_url, target.token)
+                with_server = False
+            ours = part_environment(env)
+            ours |= {"EVALFLEET_STATE": str(self.state), "EVALFLEET_TOKEN": endpoints.token}
+            self._add("valkey", self._programs.valkey(setup), plain_environment(env), lambda line: valkey.READY in line)
+            if with_server:
+                self._add("server", self._programs.server(setup), ours, lambda line: "listening on" in line.lower())
+            if with_worker:
+                ours |= {
+                    "EVALFLEET_BASE_URL": endpoints.base_url,
+                    "EVALFLEET_BROKER_URL": endpoints.redis_url,
+                    "EVALFLEET_RESULTS_URL": str(results),
+                }
+                self._add("worker", self._programs.worker(setup), ours, None)
+            return endpoints
+
+    def await_ready(self, deadline: float) -> None:
+        """Return when Valkey and the server are ready. `deadline` in monotonic seconds. Else stop all, and say why."""
+        with self._or_stop():
+            for part in self._parts.values():
+                part.await_ready(deadline)
+            self.check()
+
+    @contextlib.contextmanager
+    def _or_stop(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.stop()
+            raise
 
     def _add(self, name: str, argv: Sequence[str], env: Mapping[str, str], ready: Callable[[str], bool] | None) -> None:
         assert self._line is not None
@@ -354,18 +330,3 @@ class Stack:
             self._reserved.close()
             self._reserved = None
         self._parts = {}
-
-
-def part_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The caller's environment for a part of ours: `EVALFLEET_*` only where it tunes every process alike.
-
-    The others are flags and addresses of the *command*: a port of its metrics cannot be that of three processes.
-    """
-    kept = set(settings.VARIABLES) - _ADDRESSES
-    ours = {name: value for name, value in env.items() if not name.startswith("EVALFLEET_") or name in kept}
-    return {**ours, "PYTHONUNBUFFERED": "1"}
-
-
-def plain_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """For a foreign program: nothing that could be a secret."""
-    return {name: env[name] for name in ("PATH", "HOME", "TMPDIR", "TZ") if name in env} | {"LC_ALL": "C"}

@@ -44,6 +44,9 @@ from scheduler.submissions import Submission, Submissions
 from scheduler.submit import Opened, books, open_submission, put_bundle, put_on_books, reopen
 from scheduler.summary import Summary, exit_code, summarize
 
+CONTACT_S = 15.0
+"""A target that does not answer its first question within this many seconds is not there."""
+
 
 class Reporter(Protocol):
     """Who shows how far it is. Called from the driving thread only."""
@@ -250,8 +253,15 @@ def _first_contact(opening: Callable[[], Awaitable[Opened]], plan: Plan, endpoin
 
 
 async def with_harness(client: Client, plan: Plan) -> Plan:
-    """The harness's id: the embedded server gives it by name; a platform's stands in `[target]`."""
+    """The harness's id: the embedded server gives it by name; a platform's stands in `[target]`, and its newest version
+    must be the commit that the plan is pinned to (S33)."""
     if plan.target.base_url is not None:
+        document = await client.harness(plan.target.harness_id, deadline=time.monotonic() + CONTACT_S)
+        newest = next((str(version["commit"]) for version in document.get("versions") or ()), None)
+        if newest != plan.commit:
+            raise OperatorError(
+                f"the platform runs {newest}, this tree is {plan.commit}: push it, or --commit {newest}"
+            )
         return plan
     async for entry in client.list_harnesses():
         if entry["name"] == plan.target.harness:

@@ -7,6 +7,7 @@ means no terminal: every line stays whole, so that `grep` finds it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from evalfleet.checks.text import one_line
+from evalfleet.errors import StorageError
 
 NARROWEST = 40
 """A terminal that says it is narrower than this (cells) is laid out for this width."""
@@ -62,8 +64,12 @@ def wrap(text: str, width: int | None) -> list[str]:
     """Lines of at most `width` cells, broken at blanks where there are any; whole without a width."""
     if width is None or cell_len(text) <= width:
         return [text]
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    return [line.plain.rstrip() for line in Text(text).wrap(console, width, no_wrap=False)]
+    return [line.plain.rstrip() for line in Text(text).wrap(_wrapper(width), width, no_wrap=False)]
+
+
+@functools.lru_cache(maxsize=8)
+def _wrapper(width: int) -> Console:
+    return Console(file=io.StringIO(), width=width, color_system=None)
 
 
 def width_of(stream: TextIO) -> int | None:
@@ -102,6 +108,9 @@ def write_lines(lines: Iterable[Text], stream: TextIO) -> None:
         stream.flush()
     except BrokenPipeError:
         _close_quietly(stream)
+    except OSError as problem:
+        _close_quietly(stream)
+        raise StorageError(f"the result could not be printed: {problem.strerror}; `evalfleet show` has it") from problem
 
 
 def duration(milliseconds: float) -> str:

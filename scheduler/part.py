@@ -47,7 +47,7 @@ class Launch:
 
 
 class Listener(Protocol):
-    """Who is told. Called on the part's own thread: be short, do not raise."""
+    """Who is told. Called on the part's own thread, which restarts it after `part_died` returned: be short."""
 
     def part_died(self, part: str, pid: int, status: int) -> None: ...
     def part_restarted(self, part: str, pid: int) -> None: ...
@@ -212,8 +212,8 @@ class Part:
         """What lives on after the death of `process`: the next one, or nothing."""
         if self._is_stopping():
             return None
-        log.warning("the %s (pid %d) ended: %s", self.name, process.pid, _spoken(status))
-        self._listener.part_died(self.name, process.pid, status)
+        log.info("the %s (pid %d) ended: %s", self.name, process.pid, _spoken(status))
+        self._tell(lambda: self._listener.part_died(self.name, process.pid, status))
         failure = self._verdict(status)
         if failure is None:
             try:
@@ -224,12 +224,19 @@ class Part:
             except OSError as error:
                 failure = StackFailed(f"the {self.name} ended and cannot be started again: {error.strerror}")
             else:
-                self._listener.part_restarted(self.name, follower.pid)
+                self._tell(lambda: self._listener.part_restarted(self.name, follower.pid))
                 return follower
         with self._changed:
             self._failure = failure
-        self._listener.part_failed(self.name, failure)
+            self._changed.notify_all()
+        self._tell(lambda: self._listener.part_failed(self.name, failure))
         return None
+
+    def _tell(self, news: Callable[[], None]) -> None:
+        try:
+            news()
+        except Exception:  # the listener's fault must not end the supervision: nobody would restart the part
+            log.exception("who was told of the %s raised", self.name)
 
     def _is_stopping(self) -> bool:
         with self._changed:

@@ -31,7 +31,7 @@ from evalfleet.plan import (
     SuiteName,
 )
 from evalfleet.settings import Settings
-from evalfleet.tree import MAX_CONCURRENCY, TreeConfig
+from evalfleet.tree import MAX_CONCURRENCY, TreeConfig, TreeVersion
 from scheduler.pins import Pin, make_pin, submission_id
 from scheduler.select import DRAFT, Selection
 
@@ -258,6 +258,20 @@ def render_plan(plan: Plan, recorded: Collection[Attempt] = ()) -> str:
         f"at most {_count(plan.concurrency, 'open run')} at once",
     ]
     return "\n".join(lines)
+
+
+def render_files(version: TreeVersion) -> str:
+    """What `plan --files` shows: every harness file, those that differ from git HEAD marked, and what the commit is."""
+    gone = [path for path in version.changed if path not in version.files]
+    lines = [f"{one_line(path, 300)}{_mark(version, path)}" for path in sorted({*version.files, *gone})]
+    what = "git HEAD" if not version.reason else f"a digest over these files, because {version.reason}"
+    return "\n".join([*lines, "", f"commit {version.commit}: {what}"])
+
+
+def _mark(version: TreeVersion, path: str) -> str:
+    if version.head is None or path not in version.changed:
+        return ""
+    return "  (changed)" if version.changed[path] else "  (gone)"
 
 
 def _count(number: int, noun: str) -> str:

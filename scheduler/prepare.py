@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -77,8 +78,9 @@ def prepare(
     results: Path | None,
     environment: Mapping[str, str],
     by_ast: bool = False,
+    commit: str | None = None,
 ) -> Prepared:
-    """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong."""
+    """Read, check and plan. `commit` pins a target's run to it instead of the tree's (`--commit`, S33). Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong."""
     settings = Settings.from_env(environment)
     if concurrency is not None and concurrency < 1:
         raise UsageError(f"--concurrency must be a whole number from 1, not {concurrency}")
@@ -108,12 +110,14 @@ def prepare(
             memory_mb=config.graders.memory_mb,
             judge=on_target or config.judge is not None,
         )
+    if commit is not None and not (on_target and re.fullmatch(r"[0-9a-f]{40}", commit)):
+        raise UsageError(f"--commit takes 40 hex digits and goes with --target only, not {commit!r}")
     version = read_tree_version(config)
     plan, pin = build_plan(
         config,
         selection,
         target=_target(config, settings, on_target=on_target),
-        commit=version.commit,
+        commit=commit or version.commit,
         graders=graders,
         created_at=datetime.now(UTC),
         settings=settings,

@@ -1,7 +1,7 @@
 """How does a person see how far it is, in a terminal and in a CI log?
 
-All on stderr (S37). In a terminal one live line: a bar, counts by outcome, what runs now. Elsewhere plain lines, at most
-one every ten seconds and one whenever the note changes. `-q` shows notes and warnings only.
+All on stderr (S37). In a terminal one live line: a bar, counts by outcome, what runs now. Elsewhere plain lines, at
+most one every ten seconds and one whenever the note changes. `-q` shows notes and warnings only.
 """
 
 from __future__ import annotations

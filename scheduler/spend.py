@@ -75,7 +75,7 @@ class SpendCounter:
                 currency=str(usage.get("currency") or "USD"),
             )
             self._chats[chat] = max(reading, self._chats.get(chat, reading))
-        for answer in line.get("graders") or ():
+        for answer in _mappings(line.get("graders")):
             self._calls += _whole(answer.get("llm_calls"))
             self._tokens += _whole(answer.get("llm_tokens"))
             amount = _money(answer.get("llm_amount"))
@@ -105,11 +105,14 @@ def plain(amount: Decimal) -> str:
 
 def _usages(line: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The conversation's reading, and those of the tries before: they were paid for too."""
-    if line.get("usage"):
-        yield {"chat_id": line.get("chat_id"), **line["usage"]}
-    for attempt in line.get("tries") or ():
-        if attempt.get("usage"):
-            yield {"chat_id": attempt.get("chat_id"), **attempt["usage"]}
+    for holder in (line, *_mappings(line.get("tries"))):
+        usage = holder.get("usage")
+        if isinstance(usage, Mapping):
+            yield {"chat_id": holder.get("chat_id"), **usage}
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []
 
 
 def _whole(value: Any) -> int:

@@ -102,7 +102,7 @@ async def _create(client: Client, plan: Plan) -> tuple[tuple[Mapping[str, Any], 
 
 
 def _with_artifact(plan: Plan, documents: Sequence[Mapping[str, Any]], store: ResultsStore, folder: str | None) -> Plan:
-    """The plan with its evaluations' ids, in the results store before the first task; a resume keeps its folder (S35)."""
+    """The plan with its evaluations' ids, stored before the first task; a resume keeps its folder (S35)."""
     ids = [str(document["id"]) for document in documents]
     if folder is None:
         named = plan.with_evaluations(ids)

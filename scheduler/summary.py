@@ -251,11 +251,12 @@ class _Seen:
 
 def _take(seen: dict[AttemptKey, _Seen], line: Mapping[str, Any]) -> None:
     key = (line["case"], line["scenario"], line["trial"])
-    record = line.get("trial_record") or {}
+    record = line.get("trial_record")
+    duration = record.get("duration_ms") if isinstance(record, Mapping) else None
     new = _Seen(
         outcome=line["outcome"] if line["outcome"] in EVIDENCE else "missing",
         reason=line.get("reason"),
-        duration_ms=record.get("duration_ms"),
+        duration_ms=duration if isinstance(duration, int) else None,
         score=_decimal(line.get("judge_score")),
         elsewhere=line.get("recorded") == "elsewhere",
     )

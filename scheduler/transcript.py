@@ -27,9 +27,10 @@ _LABEL = 9
 def transcript(line: Mapping[str, Any], trials: int | None, width: int | None) -> Iterator[Text]:
     """One attempt line as text. `trials`: how many the scenario has, if it was scored."""
     page = _Page(width)
-    record = line.get("trial_record")
-    trial = Trial.from_json(record) if record else None
+    trial, unreadable = _trial(line)
     yield from _head(page, line, trials, trial)
+    if unreadable:
+        yield from page.entry("damaged", f"what happened cannot be read: {unreadable}", "bold red")
     if trial is not None:
         for number in range(len(trial.turns)):
             yield Text()
@@ -43,9 +44,20 @@ def transcript(line: Mapping[str, Any], trials: int | None, width: int | None) -
     if graders:
         yield from page.title("graders")
         for answer in graders:
-            yield from _grader(page, GraderAnswer.from_json(answer))
+            try:
+                yield from _grader(page, GraderAnswer.from_json(answer))
+            except ValueError as problem:
+                yield from page.entry("damaged", str(problem), "bold red")
     yield from _tries(page, line.get("tries") or ())
     yield from _usage(page, line.get("usage"))
+
+
+def _trial(line: Mapping[str, Any]) -> tuple[Trial | None, str]:
+    """What happened, or why it cannot be read."""
+    try:
+        return (Trial.from_json(line["trial_record"]) if line.get("trial_record") else None), ""
+    except ValueError as problem:
+        return None, str(problem)
 
 
 class _Page:

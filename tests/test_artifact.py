@@ -366,6 +366,12 @@ class TestPlanAndNames:
         (store.root / ARTIFACT).rename(store.root / "20200101T000000Z-renamed0")
         assert find(store, SUBMISSION) == "20200101T000000Z-renamed0"
 
+    def test_a_folder_that_cannot_be_read_does_not_hide_the_others(self, store: FolderResults) -> None:
+        store.create("20261201T000000Z-zzzzzzzz")
+        store.write_bytes("20261201T000000Z-zzzzzzzz/suite.json", b"{")
+        (store.root / ARTIFACT).rename(store.root / "20200101T000000Z-renamed0")
+        assert find(store, SUBMISSION) == "20200101T000000Z-renamed0"
+
     @pytest.mark.parametrize("inside", ["", "suite.json", "trials", "trials/000001.jsonl"])
     def test_a_result_opens_by_its_folder_or_what_is_in_it(self, store: FolderResults, inside: str) -> None:
         append_segment(store, ARTIFACT, [line("a")])

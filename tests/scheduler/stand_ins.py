@@ -15,7 +15,8 @@ import redis
 
 from evalfleet.errors import EvalfleetError
 from evalfleet.process_identity import started
-from scheduler.embedded import Endpoints, Programs, Setup, Stack
+from scheduler.embedded import Endpoints, Stack
+from scheduler.programs import Programs, Setup
 
 PART = """
 import os, signal, sys, threading
@@ -27,6 +28,16 @@ print(sys.argv[1], flush=True)
 while not done.wait(0.5):
     pass
 print("stopped", flush=True)
+"""
+
+DEAF = """
+import signal, time
+from evalfleet.lifeline import watch
+watch(lambda: None)
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+print("listening on http://", flush=True)
+while True:
+    time.sleep(600)
 """
 
 

@@ -12,7 +12,8 @@ import pytest
 import redis
 
 from evalfleet.errors import TreeBusy, UnfitHost
-from scheduler.embedded import Stack, Target, part_environment
+from scheduler.embedded import Stack, Target
+from scheduler.programs import part_environment
 from tests.scheduler.stand_ins import (
     alive,
     await_true,

@@ -26,20 +26,20 @@ COMMAND = """
 import sys, threading
 from pathlib import Path
 from scheduler.embedded import Stack
-from tests.scheduler.stand_ins import stand_ins
+from tests.scheduler.stand_ins import DEAF, python, stand_ins
 with Stack(Path(sys.argv[1]), programs=stand_ins()) as stack:
     stack.start(commit="ab" * 20, concurrency=2, results=Path(sys.argv[1]) / "results")
-    print(*(stack.pid(part) for part in ("valkey", "server", "worker")), flush=True)
     try:
+        print(*(stack.pid(part) for part in ("valkey", "server", "worker")), flush=True)
         threading.Event().wait(600)
     except KeyboardInterrupt:
         pass
 """
 
 
-def start_command(tree: Path) -> tuple[subprocess.Popen[str], list[int]]:
+def start_command(tree: Path, code: str = COMMAND) -> tuple[subprocess.Popen[str], list[int]]:
     command = subprocess.Popen(
-        [sys.executable, "-P", "-c", COMMAND, str(tree)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-P", "-c", code, str(tree)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     )
     assert command.stdout is not None
     return command, [int(pid) for pid in command.stdout.readline().split()]
@@ -89,6 +89,22 @@ def test_leftovers_of_a_killed_command_are_ended_by_the_next_start(tmp_path: Pat
         assert innocent.poll() is None, "a pid that is somebody else's by now is left alone"
         innocent.kill()
     assert list(pids.iterdir()) == []
+
+
+@needs_proc
+def test_a_second_interrupt_while_stopping_ends_everything_at_once(tmp_path: Path) -> None:
+    """The parts do not stop when they are asked; nobody who presses Ctrl-C again waits for that."""
+    code = COMMAND.replace("stand_ins()", "stand_ins(worker=python(DEAF), server=python(DEAF))", 1)
+    assert code != COMMAND
+    command, parts = start_command(tmp_path, code)
+    with command:
+        groups = [pid for part in parts for pid in children_of_group(part)]
+        command.send_signal(signal.SIGINT)
+        log = tmp_path / ".evalfleet/logs/worker.log"
+        assert await_true(lambda: "asked" in log.read_text())
+        command.send_signal(signal.SIGINT)
+        assert command.wait(timeout=60) != 0
+        assert await_true(lambda: not any(alive(pid) for pid in groups), within=3.0)
 
 
 def test_a_part_that_does_not_stop_is_killed_with_its_children(tmp_path: Path) -> None:

@@ -53,6 +53,19 @@ def _answers(client: redis.Redis) -> bool:
         return False
 
 
+def test_a_callback_that_raises_does_not_end_the_supervision(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    seen = Seen()
+
+    def fall_over(_part: str, _pid: int) -> None:
+        raise RuntimeError("the ledger is away")
+
+    with Stack(tmp_path, on_death=fall_over, on_restart=seen.restarted, programs=stand_ins()) as stack:
+        begin(stack, with_server=False)
+        os.kill(pid_of(stack, "worker"), signal.SIGKILL)
+        seen.wait_for(lambda: bool(seen.restarts))
+    assert "the ledger is away" in caplog.text
+
+
 @needs_proc
 def test_the_broker_itself_is_killed_and_comes_back_with_its_data(tmp_path: Path) -> None:
     seen = Seen()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +56,26 @@ def at_work(endpoints: Endpoints, pid: int) -> bool:
         ledger.close()
 
 
+def cut(stack: Stack) -> None:
+    """What the parts see when their command is killed: the end of the lifeline, and nobody who restarts them."""
+    assert stack._line is not None
+    for part in stack._parts.values():
+        part._stopping = True
+    stack._line.close()
+
+
+def ask(endpoints: Endpoints, method: str, path: str, body: object = None) -> Any:
+    request = urllib.request.Request(f"{endpoints.base_url}{path}", method=method)
+    request.add_header("Authorization", f"Bearer {endpoints.token}")
+    request.add_header("Accept", "application/json")
+    if body is not None:
+        request.add_header("Content-Type", "application/json")
+        request.add_header("Idempotency-Key", "one")
+        request.data = json.dumps(body).encode()
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
 @needs_proc
 def test_the_real_parts_start_heal_and_leave_nothing(stack: Stack, seen: Seen) -> None:
     endpoints = begin(stack)
@@ -86,11 +108,39 @@ def test_the_real_parts_end_when_their_command_is_gone(stack: Stack) -> None:
     assert await_true(lambda: at_work(endpoints, pid_of(stack, "worker")))
     everything = [pid for part in ("valkey", "server", "worker") for pid in children_of_group(pid_of(stack, part))]
     assert len(everything) >= 4
-    assert stack._line is not None
-    for part in stack._parts.values():
-        part._stopping = True  # a command that is gone restarts nothing
-    stack._line.close()
+    cut(stack)
     assert await_true(lambda: not any(alive(pid) for pid in everything), within=10)
+
+
+DEAF_AGENT = """#!/bin/sh
+trap '' TERM
+echo $$ > {pids}
+sleep 600 & echo $! >> {pids}
+while :; do wait; done
+"""
+
+
+@needs_proc
+@pytest.mark.parametrize("how", ["the command is gone", "it is stopped", "the server is killed"])
+def test_an_agent_that_does_not_listen_goes_with_the_stack(tree: Path, stack: Stack, seen: Seen, how: str) -> None:
+    pids = tree / "pids"
+    (tree / "agent.sh").write_text(DEAF_AGENT.format(pids=pids))
+    (tree / "evalfleet.toml").write_text('[harness]\nname = "deaf"\n[harness.command]\nargv = ["sh", "agent.sh"]\n')
+    endpoints = begin(stack, with_worker=False)
+    (harness,) = ask(endpoints, "GET", "/v2/harnesses")["data"]
+    content = [{"type": "text", "text": "hello"}]
+    ask(endpoints, "POST", "/v2/runs", {"harness_id": harness["id"], "input": {"role": "user", "content": content}})
+    assert await_true(lambda: pids.exists() and len(pids.read_text().splitlines()) == 2)
+    agents = [int(line) for line in pids.read_text().splitlines()]
+    assert all(alive(pid) for pid in agents)
+    if how == "the server is killed":
+        os.kill(pid_of(stack, "server"), signal.SIGKILL)
+        seen.wait_for(lambda: bool(seen.restarts))
+    elif how == "it is stopped":
+        stack.stop()
+    else:
+        cut(stack)
+    assert await_true(lambda: not any(alive(pid) for pid in agents), within=5.0)
 
 
 def test_a_tree_that_the_server_refuses_is_said_in_its_own_words(tree: Path, stack: Stack) -> None:

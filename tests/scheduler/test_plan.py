@@ -15,13 +15,14 @@ from evalfleet.checks.case import Case, parse_case
 from evalfleet.errors import UsageError
 from evalfleet.plan import Attempt, Limits, Plan, PlannedGraders, PlannedTarget
 from evalfleet.settings import Settings
-from evalfleet.tree import EvalConfig, HarnessConfig, TreeConfig
+from evalfleet.tree import EvalConfig, HarnessConfig, TreeConfig, TreeVersion
 from scheduler.plan import (
     MAX_CASES,
     at_generation,
     build_plan,
     evaluation_body,
     plan_evaluations,
+    render_files,
     render_plan,
 )
 from scheduler.select import Selection, select
@@ -231,6 +232,23 @@ def test_a_person_sees_what_would_run_and_what_is_recorded() -> None:
         "evaluations: checks/k1 (2 scenarios), checks/k3 (2 scenarios)",
         "at most 8 open runs at once",
     ]
+
+
+def test_the_harness_files_are_shown_with_what_changed_and_what_the_commit_is() -> None:
+    head, digest = "a" * 40, "d" * 40
+    clean = TreeVersion(head, head, "", ("agent.py", "lib.py"), {})
+    assert render_files(clean) == f"agent.py\nlib.py\n\ncommit {head}: git HEAD"
+    changed = {"agent.py": "1f", "old.py": ""}
+    dirty = TreeVersion(digest, head, "agent.py and 1 more differ from git HEAD aaaa", ("agent.py", "lib.py"), changed)
+    assert render_files(dirty).splitlines() == [
+        "agent.py  (changed)",
+        "lib.py",
+        "old.py  (gone)",
+        "",
+        f"commit {digest}: a digest over these files, because agent.py and 1 more differ from git HEAD aaaa",
+    ]
+    no_git = TreeVersion(digest, None, "there is no git repository here", ("agent.py",), {"agent.py": "1f"})
+    assert render_files(no_git).splitlines()[0] == "agent.py"
 
 
 def test_the_shown_plan_names_context_and_the_platform() -> None:

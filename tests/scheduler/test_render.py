@@ -264,6 +264,30 @@ class TestStreams:
         stream.flush()
         assert raw.getvalue() == b"\\u65e5\\u672c - ok... \\ud83d\n"
 
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+    def test_a_full_disk_behind_stdout_is_told_once(self) -> None:
+        script = """
+        import sys
+        from rich.text import Text
+        from evalfleet.errors import StorageError
+        from scheduler.layout import write_lines
+        try:
+            write_lines([Text("x")], sys.stdout)
+        except StorageError as problem:
+            print(problem, file=sys.stderr)
+            sys.exit(problem.exit_code)
+        """
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-c", textwrap.dedent(script)],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                cwd=Path(__file__).parents[2],
+                timeout=60,
+            )
+        assert done.returncode == 3
+        assert done.stderr == b"the result could not be printed: No space left on device; `evalfleet show` has it\n"
+
     def test_a_reader_that_went_away_changes_nothing(self) -> None:
         """S36: exit code and stderr stay as they would be."""
         script = """

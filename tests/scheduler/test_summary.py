@@ -228,6 +228,12 @@ class TestSpend:
     def test_a_price_that_is_none_loses_nothing_else(self, odd: str | None) -> None:
         assert self.spent(line("a", usage=usage("c", 3, odd)))["tokens"] == 3
 
+    def test_odd_shapes_in_a_line_cost_only_themselves(self) -> None:
+        odd = line("a", usage="much", graders=[None, 3], tries={"try": 0}, trial_record=[1])
+        assert self.spent(odd)["tokens"] == 0
+        [found] = summarize(plan({"tone": [scenario("a")]}), [odd], artifact="").scenarios
+        assert (found.verdict, found.duration_ms) == ("pass", None)
+
     def test_money_is_decimal_text_without_exponent(self) -> None:
         lines = [line("a", n, usage=usage(f"c{n}", 0, "0.0000001")) for n in range(3)]
         assert self.spent(*lines)["amount"] == "0.0000003"
