@@ -28,7 +28,7 @@ SOURCE_ENDINGS = frozenset({
     ".fish", ".fs", ".go", ".gotmpl", ".gradle", ".groovy", ".h", ".hbs", ".hpp", ".hs", ".ini", ".j2", ".java",
     ".jinja", ".jinja2", ".jl", ".js", ".jsx", ".kt", ".kts", ".liquid", ".lua", ".m", ".md", ".mdx", ".mjs", ".ml",
     ".mts", ".mustache", ".nim", ".php", ".pl", ".pm", ".prompt", ".ps1", ".py", ".pyi", ".pyx", ".r", ".rb", ".rs",
-    ".scala", ".sh", ".split", ".sql", ".swift", ".tmpl", ".toml", ".ts", ".tsx", ".vue", ".yaml", ".yml", ".zig",
+    ".scala", ".sh", ".sql", ".swift", ".tmpl", ".toml", ".ts", ".tsx", ".vue", ".yaml", ".yml", ".zig",
     ".zsh",
 })
 NEVER_FOLDERS = frozenset({

@@ -18,9 +18,10 @@ from typing import Any, Literal
 
 from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.errors import UnfitHost
-from evalfleet.graders.cage import Cage, CageLost, Ending, GraderSettings
+from evalfleet.graders.cage import Allowed, Cage, CageLost, Ending, GraderSettings
 from evalfleet.graders.ending import end_sentence
-from evalfleet.graders.inside.faults import CAGE_EXIT
+from evalfleet.graders.inside.faults import CAGE_COMPLAINT, CAGE_EXIT
+from evalfleet.graders.inside.frames import Garbled
 from evalfleet.graders.judge_call import JudgeNotConfigured, JudgeUnavailable, LlmAnswer, LlmCall
 
 __all__ = ["GraderPool", "GraderSettings", "JudgeNotConfigured", "JudgeUnavailable", "LlmAnswer", "LlmCall"]
@@ -89,10 +90,20 @@ class _Slot:
 
 
 class GraderPool:
-    """At most `workers` graders at once, each with `limit_s` seconds for everything it does (S24). One event loop."""
+    """At most `workers` graders at once, each with `limit_s` seconds for everything it does (S24). One event loop.
 
-    def __init__(self, *, workers: int, limit_s: float = 30.0, llm_delay_s: float = _LLM_FIRST_DELAY) -> None:
+    `allowed` "plain" does without namespaces, as a host that has none."""
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        limit_s: float = 30.0,
+        llm_delay_s: float = _LLM_FIRST_DELAY,
+        allowed: Allowed = "best",
+    ) -> None:
         self.limit_s = limit_s
+        self._allowed = allowed
         self._llm_delay = llm_delay_s
         self._free = asyncio.Semaphore(workers)
         self._slots: dict[tuple[Path, GraderSettings], _Slot] = {}
@@ -110,7 +121,7 @@ class GraderPool:
         """One call of the grader `name` ("file.function") in the unpacked bundle. `case` and `run` by S27.
 
         Everything a grader does comes back as a value. Raises UnfitHost only where this host lost the cage twice: the
-        attempt is then nobody's failure, and may be graded elsewhere. When cancelled, the grader is dead."""
+        attempt is then nobody's failure, and may be graded elsewhere. When cancelled, the grader is killed."""
         file, _, function = name.partition(".")
         request = {"op": "grade", "file": file, "function": function, "case": case, "run": run}
         lost = ""
@@ -124,6 +135,8 @@ class GraderPool:
                 except CageLost as error:
                     lost = str(error)
                     continue
+                except Garbled as error:
+                    return GraderAnswer(name=name, kind="error", error=f"the run cannot be handed to it: {error}")
                 except UnfitHost as error:
                     return GraderAnswer(name=name, kind="stopped", error=error.message)
                 if ending.end == "died" and _is_cage_exit(ending):
@@ -146,7 +159,7 @@ class GraderPool:
                     dead, slot.cage = slot.cage, None
                     await dead.aclose()
                 if slot.cage is None:
-                    slot.cage = await Cage.start(folder, config)
+                    slot.cage = await Cage.start(folder, config, allowed=self._allowed)
             await self._drop_surplus()
             yield slot.cage
         finally:
@@ -168,7 +181,8 @@ class GraderPool:
 
 
 def _is_cage_exit(ending: Ending) -> bool:
-    return ending.status is not None and ending.status == CAGE_EXIT << 8
+    """The child's own word that its walls did not stand: before any code of the grader's ran."""
+    return ending.status == CAGE_EXIT << 8 and ending.log.startswith(CAGE_COMPLAINT)
 
 
 def _answer(name: str, ending: Ending, judging: _Judging, limit: float) -> GraderAnswer:

@@ -126,7 +126,7 @@ def _tool_called(expectation: ToolCalled, trial: Trial) -> tuple[bool, str]:
     if not calls:
         return False, f"{quoted(name)} was never called; {_tools_seen(trial, name)}"
     if wanted is None:
-        return True, f"{quoted(name)} was called {_times(len(calls))}"
+        return True, _called(name, len(calls))
     for call in calls:
         if matches(wanted, {} if call.args is None else call.args):
             return True, f"{quoted(name)} was called with {shown_value(call.args)}"
@@ -140,10 +140,10 @@ def _tool_called(expectation: ToolCalled, trial: Trial) -> tuple[bool, str]:
 
 def _count(trial: Trial, name: str, least: int, asked: int | None, *, at_most: int | None) -> tuple[bool, str]:
     number = len(_calls(trial, name))
-    seen = f"{quoted(name)} was called {_times(number)}"
+    seen = _called(name, number)
     passed = number >= least and (at_most is None or number <= at_most)
     if asked is None:
-        return passed, f"{quoted(name)} was never called" if passed else f"{seen}, and it was to be never called"
+        return passed, seen if passed else f"{seen}, and it was not to be called"
     bound = f"at most {asked}" if at_most is not None else f"at least {asked}"
     if passed:
         return True, f"{seen} ({bound} allowed)" if at_most is not None else f"{seen} ({bound} wanted)"
@@ -171,7 +171,7 @@ def _result_contains(trial: Trial, name: str, substring: str) -> tuple[bool, str
         return False, f"{quoted(name)} was never called; {_tools_seen(trial, name)}"
     results = [as_text(call.result) for call in calls if call.has_result]
     if not results:
-        return False, f"no result of {quoted(name)} arrived ({_times(len(calls))} called)"
+        return False, f"no result of {quoted(name)} arrived; {_called(name, len(calls))}"
     for result in results:
         if substring in result:
             return True, f"a result of {quoted(name)} contains {quoted(substring)}"
@@ -194,8 +194,9 @@ def _tools_seen(trial: Trial, name: str) -> str:
     return f"called were {shown}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
 
 
-def _times(number: int) -> str:
-    return "never" if number == 0 else "once" if number == 1 else f"{number} times"
+def _called(name: str, number: int) -> str:
+    times = "called once" if number == 1 else f"called {number} times"
+    return f"{quoted(name)} was {times if number else 'never called'}"
 
 
 # --- the final answer ---

@@ -69,7 +69,11 @@ class Reader:
             self.refuse(node, f"`{what}` is text, and here is {described(node)}", "write one text; quote it if need be")
             return None
         if node.tag not in (None, STR_TAG):
-            self.refuse(node, f"`{what}`: the tag `{node.tag}` has no meaning here", "drop the tag, and quote the text")
+            self.refuse(
+                node,
+                f"`{what}`: the tag `{tag_shown(node.tag)}` has no meaning here",
+                "drop the tag, and quote the text",
+            )
             return None
         if node.plain and node.tag is None and node.text in NULLS:
             if node.text:
@@ -133,7 +137,7 @@ class Reader:
         if value is _REFUSED:
             return None
         if not isinstance(value, bool):
-            self.refuse(node, f"`{what}` is `true` or `false`, and here is {described(node)}")
+            self.refuse(node, f"`{what}` is `true` or `false`, and here is {described(node)}", f"write `{what}: true`")
             return None
         return value
 
@@ -142,7 +146,7 @@ class Reader:
             self.refuse(node, f"`{what}` is {wanted}, and here is {described(node)}")
             return _REFUSED
         if node.tag is not None:
-            self.refuse(node, f"`{what}`: the tag `{node.tag}` has no meaning here", "drop the tag")
+            self.refuse(node, f"`{what}`: the tag `{tag_shown(node.tag)}` has no meaning here", "drop the tag")
             return _REFUSED
         if not node.plain:
             return node.text
@@ -156,7 +160,7 @@ class Reader:
         """Free JSON by YAML 1.2 core, a fresh value at each call. REFUSED where something in it cannot be JSON."""
         if isinstance(node, ScalarNode):
             if node.tag not in (None, STR_TAG):
-                self.refuse(node, f"the tag `{node.tag}` in `{what}` has no meaning here", "drop the tag")
+                self.refuse(node, f"the tag `{tag_shown(node.tag)}` in `{what}` has no meaning here", "drop the tag")
                 return _REFUSED
             if not _writable(node.text):
                 self.refuse(node, f"`{what}` holds half a character (a lone surrogate)", "write the whole character")
@@ -252,7 +256,7 @@ class Reader:
 
     def _untagged(self, node: SequenceNode | MappingNode, what: str) -> None:
         if node.tag is not None:
-            self.refuse(node, f"`{what}`: the tag `{node.tag}` has no meaning here", "drop the tag")
+            self.refuse(node, f"`{what}`: the tag `{tag_shown(node.tag)}` has no meaning here", "drop the tag")
 
     def unknown(self, entry: Entry, where: str, known: Iterable[str], hint: str = "") -> None:
         """An unknown key, with the nearest known one or, failing that, the list of them."""
@@ -272,6 +276,11 @@ class _Refused:
 _REFUSED = _Refused()
 
 
+def tag_shown(tag: str | None) -> str:
+    """A tag as people write it: `!!int`."""
+    return (tag or "").replace("tag:yaml.org,2002:", "!!")
+
+
 def described(node: Node) -> str:
     """What stands there, in words: `the text "3"`, `the number 3`, `a list`, `nothing`."""
     if isinstance(node, SequenceNode):
@@ -279,7 +288,7 @@ def described(node: Node) -> str:
     if isinstance(node, MappingNode):
         return "a mapping" if node.pairs else "an empty mapping"
     if node.tag is not None:
-        return f"a value with the tag `{node.tag}`"
+        return f"a value with the tag `{tag_shown(node.tag)}`"
     if not node.plain:
         return f"the text {quoted(node.text, 60)}"
     if node.text == "":

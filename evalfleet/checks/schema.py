@@ -272,8 +272,8 @@ def _expect(reader: Reader, node: Node, called: str) -> tuple[Expectation, ...]:
 def _item(reader: Reader, node: Node) -> Expectation | None:
     if not isinstance(node, MappingNode):
         hint = "write `- no_error: true`"
-        if isinstance(node, ScalarNode) and node.text:
-            hint = did_you_mean(node.text, KINDS) if node.text not in KINDS else f"write `- {node.text}: …`"
+        if isinstance(node, ScalarNode) and node.text in KINDS and node.text != "no_error":
+            hint = f"write `- {node.text}: …`"
         reader.refuse(node, f"an assertion is one key with its value, and here is {described(node)}", hint)
         return None
     entries = reader.entries(node, "the assertion")

@@ -34,6 +34,13 @@ _ZYGOTE = Path(__file__).parent / "inside" / "zygote.py"
 _ORDER = struct.Struct(">cQ")
 _KEPT_VARIABLES = ("PATH", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
+_DEFAULT_VARIABLES = {
+    "LANG": "C.UTF-8",
+    # A library that starts a thread for each core would spend a grader's memory limit on stacks.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
 Allowed = Literal["best", "plain"]
 
 
@@ -116,6 +123,7 @@ class Cage:
         self._numbers = itertools.count(1)
         self._ordering = asyncio.Lock()
         self._idle: list[_Keeper] = []
+        self._busy: set[_Keeper] = set()
 
     @classmethod
     async def start(cls, root: Path, settings: GraderSettings, *, allowed: Allowed = "best") -> Self:
@@ -153,17 +161,19 @@ class Cage:
     async def call(self, request: Mapping[str, Any], *, limit: float, on_llm: OnLlm | None = None) -> Ending:
         """One call: `request` = {"op": "grade", "file", "function", "case", "run"} or {"op": "import", "file"}.
 
-        `limit` seconds for everything. When this returns, raises or is cancelled, nothing of the grader runs on.
-        Raises CageLost."""
+        `limit` seconds for everything. When this returns, nothing of the grader runs on; when it is cancelled, all of
+        it is being killed. Raises CageLost, and frames.Garbled where the request is over 64 MiB."""
         keeper = self._idle.pop() if self._idle else None
         try:
             async with asyncio.timeout(limit + BACKSTOP_SECONDS):
                 if keeper is None:
                     keeper = await self._new_keeper()
+                self._busy.add(keeper)
                 asked = {**request, "limit": limit, "memory_mb": self._memory_mb}
                 ending, clean = await _converse(keeper.line, asked, on_llm)
             if clean:
                 self._idle.append(keeper)
+                self._busy.discard(keeper)
                 keeper = None
             return ending
         except TimeoutError:
@@ -175,6 +185,7 @@ class Cage:
             raise CageLost(f"the cage is gone: {error}") from error
         finally:
             if keeper is not None:
+                self._busy.discard(keeper)
                 keeper.line.close()
 
     async def _new_keeper(self) -> _Keeper:
@@ -206,6 +217,9 @@ class Cage:
         """End the zygote and every call in it."""
         while self._idle:
             self._idle.pop().line.close()
+        for keeper in self._busy:
+            with contextlib.suppress(OSError):
+                keeper.line.shutdown(socket.SHUT_RDWR)  # its keeper ends the call, and who waits for it is told
         self._control.close()
         try:
             await asyncio.to_thread(self._process.wait, END_SECONDS)
@@ -232,14 +246,18 @@ async def _converse(line: socket.socket, request: Mapping[str, Any], on_llm: OnL
                 elif document["end"] == "broken":
                     raise CageLost(f"the cage broke: {document['detail']}")
                 else:
-                    if judging is not None and judging.done():
-                        judging.result()
                     clean = document.pop("clean")
+                    if judging is not None and (judging.done() or document["end"] == "stopped"):
+                        await judging
+                    elif judging is not None:
+                        clean = False  # half an answer may be on the line
                     return Ending(**{**document, "said": document["said"] or {}}), clean
     finally:
         if judging is not None and not judging.done():
             judging.cancel()
             await asyncio.wait([judging])
+        if judging is not None and not judging.cancelled():
+            judging.exception()  # raised above, or told by what is being raised
 
 
 async def _answer(line: socket.socket, asked: Mapping[str, Any], on_llm: OnLlm | None) -> None:
@@ -284,7 +302,7 @@ def _exec(
             stdout=subprocess.DEVNULL,
             stderr=complaints,
             pass_fds=(theirs.fileno(),),
-            env={"LANG": "C.UTF-8", **variables},
+            env={**_DEFAULT_VARIABLES, **variables},
             start_new_session=True,
         )
     except OSError as error:

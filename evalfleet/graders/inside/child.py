@@ -29,7 +29,7 @@ from evalfleet.graders.inside import answers, faults, frames, kernel
 
 CHANNEL = 1000  # the private line's descriptor: far from the small numbers that programs close in a row
 NOFILE = 1024
-NPROC = 512  # processes and threads of all calls of one bundle together; only where a user namespace counts them apart
+NPROC = 1024  # processes and threads of all calls of one bundle together; only where a user namespace counts them apart
 FILE_BYTES = 256 * 1024 * 1024
 _SPARE = 64 * 1024 * 1024  # bytes of memory released when the limit is hit, to say so
 
@@ -110,7 +110,7 @@ def run(
     try:
         line = _Line(_wall_in(request, channel, log, cages, scratch), nonce)
     except Exception as error:  # noqa: BLE001 - whatever keeps the walls from standing must not run the grader without them
-        os.write(2, f"the cage could not be closed: {error!r}\n".encode())
+        os.write(2, f"{faults.CAGE_COMPLAINT}{error!r}\n".encode())
         os._exit(faults.CAGE_EXIT)
     where = faults.Where(os.path.join(request["root"], _GRADERS, request["file"] + ".py"), request["root"], cages)
     try:

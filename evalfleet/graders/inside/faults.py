@@ -16,6 +16,7 @@ from typing import Any
 
 from evalfleet.graders.inside import answers
 
+CAGE_COMPLAINT = "the cage could not be closed: "
 CAGE_EXIT = 97  # the child's exit code when its walls did not stand: ours, not the grader's
 TEXT_CHARS = 500
 _FRAMES = 20

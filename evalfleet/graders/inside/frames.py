@@ -24,7 +24,10 @@ class Garbled(Exception):
 
 
 def pack(document: Any, nonce: bytes = b"") -> bytes:
+    """Raises Garbled where no other end would take it."""
     body = _encode(document).encode("ascii")
+    if len(body) > MAX_FRAME:
+        raise Garbled(f"a message of {len(body)} bytes (at most {MAX_FRAME})")
     return nonce + _LENGTH.pack(len(body)) + body
 
 

@@ -25,12 +25,19 @@ _SECONDS = 2.0  # a process that is not gone then is stuck in the kernel: SIGKIL
 def end_everything(pid: int, deaths: int) -> tuple[int | None, bool]:
     """Kill `pid` (a child of ours, possibly reaped already) and all it started.
 
-    Returns its wait status if seen here, and whether nothing is left.
-    `deaths`: the descriptor that becomes readable when a child of ours has died."""
-    first = os.getpid() == 1
-    kill(-1 if first else -pid)
-    if not first and not kernel.IS_LINUX:
-        _kill_marked(pid)
+    Returns its wait status if seen here, and whether nothing is left. `deaths`: the descriptor that becomes readable
+    when a child of ours has died."""
+    if os.getpid() == 1:
+        kill(-1)
+    else:
+        kill(-pid)
+        if not kernel.IS_LINUX:
+            _kill_marked(pid)
+    return end_children(pid, deaths)
+
+
+def end_children(pid: int, deaths: int) -> tuple[int | None, bool]:
+    """Reap until we have no child, and kill those that are slow to go. As `end_everything`."""
     status = None
     until = time.monotonic() + _SECONDS
     while time.monotonic() < until:
@@ -40,9 +47,9 @@ def end_everything(pid: int, deaths: int) -> tuple[int | None, bool]:
             return status, True  # no child, and orphans become our children: nothing is left
         if gone == pid:
             status = seen
-        elif gone == 0 and select.select([deaths], [], [], 0.05 if first else 0.005)[0]:
+        elif gone == 0 and select.select([deaths], [], [], 0.005)[0]:
             os.read(deaths, 4096)
-        elif gone == 0 and not first and kernel.IS_LINUX:
+        elif gone == 0 and os.getpid() != 1 and kernel.IS_LINUX:
             for left in descendants(os.getpid()):
                 kill(left)
     return status, False

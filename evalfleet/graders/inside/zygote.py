@@ -23,6 +23,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from types import ModuleType
 from typing import Any
 
@@ -43,6 +44,7 @@ from evalfleet.graders.inside import keeper, kernel, sweep  # noqa: E402
 for _name in [name for name in sys.modules if name.partition(".")[0] == "evalfleet"]:
     del sys.modules[_name]
 
+_LAST_SECONDS = 2.0
 ORDER = struct.Struct(">cQ")
 
 
@@ -147,9 +149,22 @@ class _Zygote:
                     os.read(wake, 4096)
                     self._reap()
                 elif not self._take_order():
-                    for pid in self._keepers.values():
-                        os.kill(pid, signal.SIGKILL)
+                    self._end(wake)
                     return
+
+    def _end(self, wake: int) -> None:
+        """The lines of the keepers close with the control line: each ends what it keeps, which only it can find on a
+        host without PID namespaces; who has not in two seconds is killed."""
+        if self._own_namespace is not None:
+            sweep.kill(-1)
+        until = time.monotonic() + _LAST_SECONDS
+        while self._keepers and time.monotonic() < until:
+            if select.select([wake], [], [], 0.1)[0]:
+                os.read(wake, 4096)
+            self._reap()
+        for pid in self._keepers.values():
+            sweep.kill(pid)
+        sweep.end_children(0, wake)
 
     def _take_order(self) -> bool:
         descriptors = array.array("i")
@@ -163,7 +178,7 @@ class _Zygote:
         if order == b"K":
             pid = self._keepers.get(number)
             if pid is not None:
-                os.kill(pid, signal.SIGKILL)
+                sweep.kill(pid)
         elif descriptors:
             self._fork_keeper(number, socket.socket(fileno=descriptors[0]))
         return True

@@ -1,0 +1,275 @@
+"""What runs mean (S12, S17), and what an attempt comes to (S16, S21, S24–S26)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalfleet.checks import (
+    INFRA_CODES,
+    STOPPING_CODES,
+    Grader,
+    GraderAnswer,
+    Judgement,
+    Meaning,
+    Place,
+    RunMeaning,
+    Scenario,
+    Trial,
+    TurnRecord,
+    expectation_from_document,
+    judge,
+    meaning_of,
+    spent_seconds,
+)
+from tests.checks.trials import run, trial_with
+
+JOURNALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "journals.json").read_text())
+
+
+def recorded(turn: dict[str, Any]) -> TurnRecord:
+    turn = dict(turn)
+    events, seconds = turn.pop("events", []), turn.pop("seconds", 1)
+    return TurnRecord("hi", run(turn.pop("status"), seconds=seconds, **turn), (), (), events)
+
+
+@pytest.mark.parametrize("row", JOURNALS, ids=[row["id"] for row in JOURNALS])
+def test_a_terminal_run_means_one_thing(row: dict[str, Any]) -> None:
+    turns = [recorded(turn) for turn in row["turns"]]
+    meaning = meaning_of(
+        turns,
+        timeout=row.get("timeout", 300),
+        infra_codes=row.get("infra_codes", ()),
+        not_played=row.get("not_played"),
+    )
+    assert meaning.meaning.value == row["meaning"]
+    assert meaning.retryable_agent is row.get("retryable_agent", False)
+    assert meaning.reason == row.get("reason", meaning.reason)
+    assert meaning.code == row.get("code", meaning.code)
+    assert RunMeaning.from_json(json.loads(json.dumps(meaning.to_json()))) == meaning
+
+
+def test_the_codes_that_stop_everything_are_infrastructure() -> None:
+    assert STOPPING_CODES < INFRA_CODES
+
+
+def test_queueing_is_not_spent() -> None:
+    """S12: only what lies between started_at and completed_at."""
+    queued = run(seconds=2, created_at="2026-09-02T06:00:00Z")
+    assert spent_seconds([TurnRecord("hi", queued, (), (), ()), recorded({"status": "succeeded", "seconds": 3})]) == 5.0
+
+
+@pytest.mark.parametrize(
+    "stamp", [None, "", "yesterday", 17, "2026-09-02T07:00:00"], ids=["null", "empty", "words", "number", "no zone"]
+)
+def test_a_time_that_is_none_is_nothing_spent(stamp: Any) -> None:
+    assert spent_seconds([TurnRecord("hi", run(completed_at=stamp), (), (), ())]) == 0.0
+
+
+def scenario(*expect: dict[str, Any]) -> Scenario:
+    expectations = tuple(expectation_from_document(document) for document in expect)
+    return Scenario("a", ("hi",), expectations, 1, 300.0, Place("f", 1, 1))
+
+
+RESULT = RunMeaning(Meaning.RESULT, "")
+PARIS = {"final_answer_contains": "Paris"}
+QUALITY = {"grader": {"name": "quality.answers"}}
+
+
+def answer(passed: bool | None = True, score: float | None = None, **more: Any) -> GraderAnswer:
+    return GraderAnswer(more.pop("name", "quality.answers"), more.pop("kind", "answered"), passed, score, **more)
+
+
+def summed_up(judgement: Judgement) -> tuple[str, str | None]:
+    return judgement.outcome, judgement.reason
+
+
+def test_every_assertion_has_to_hold() -> None:
+    judgement = judge(scenario(PARIS, {"no_error": True}), trial_with(answer="Paris"), RESULT, [])
+    assert summed_up(judgement) == ("passed", None)
+    assert judgement.verdict == "passed"
+    assert [finding.index for finding in judgement.findings] == [0, 1]
+    assert judgement.judge_score is judgement.judge_feedback is None
+
+
+def test_the_reason_is_the_first_failure_in_file_order() -> None:
+    """S23."""
+    judgement = judge(
+        scenario({"no_error": True}, {"tool_called": {"name": "t"}}, PARIS), trial_with(answer="Rome"), RESULT, []
+    )
+    assert summed_up(judgement) == ("failed", '"t" was never called; no tool was called')
+    assert [finding.passed for finding in judgement.findings] == [True, False, False]
+
+
+@pytest.mark.parametrize("meaning", [Meaning.TIMEOUT, Meaning.WAITING])
+def test_a_timeout_and_a_waiting_run_are_errors_with_their_reason(meaning: Meaning) -> None:
+    """S16: on the wire an error is `failed`, with the reason as feedback."""
+    judgement = judge(scenario(PARIS, QUALITY), trial_with(answer="Paris"), RunMeaning(meaning, "why"), [])
+    assert summed_up(judgement) == ("error", "why")
+    assert (judgement.verdict, judgement.judge_feedback) == ("failed", "why")
+    assert [finding.passed for finding in judgement.findings] == [True, None]
+
+
+def test_without_a_result_the_attempt_is_missing_and_has_no_verdict() -> None:
+    judgement = judge(scenario(PARIS), trial_with(), RunMeaning(Meaning.NO_RESULT, "the run was cancelled"), [])
+    assert summed_up(judgement) == ("missing", "the run was cancelled")
+    assert judgement.verdict is None
+    assert judgement.findings[0].sentence == "not judged: the run was cancelled"
+
+
+def test_what_the_agent_kept_from_being_played_has_failed() -> None:
+    """S8."""
+    said = "not played: a ended the conversation: the run failed: agent_exit"
+    judgement = judge(scenario(PARIS), trial_with(answer=None, not_played=said), RESULT, [])
+    assert summed_up(judgement) == ("failed", said)
+
+
+NEGATIVE: list[dict[str, Any]] = [
+    {"tool_not_called": {"name": "rm"}},
+    {"max_tool_calls": {"name": "t", "count": 3}},
+    {"final_answer_not_contains": "sorry"},
+    {"final_answer_max_chars": 100},
+]
+
+
+@pytest.mark.parametrize("document", NEGATIVE, ids=lambda document: next(iter(document)))
+def test_saying_only_what_must_not_happen_does_not_pass_a_turn_that_failed(document: dict[str, Any]) -> None:
+    """S21."""
+    failed = trial_with(error="the run failed: agent_exit: exit status 3")
+    judgement = judge(scenario(document), failed, RESULT, [])
+    assert judgement.outcome == "failed"
+    assert judgement.reason is not None
+    assert judgement.reason.startswith("the run failed: agent_exit: exit status 3 (the scenario says only")
+    assert judge(scenario(document), trial_with(), RESULT, []).outcome == "passed"
+
+
+def test_beside_a_positive_assertion_the_seed_holds_literally() -> None:
+    """S21: no_error is not asserted, so a failed turn may pass."""
+    failed = trial_with(answer="Paris", error="the run failed: agent_exit")
+    assert judge(scenario(PARIS, NEGATIVE[0]), failed, RESULT, []).outcome == "passed"
+
+
+@pytest.mark.parametrize(
+    ("given", "pass_below", "outcome", "said"),
+    [
+        (answer(True), None, "passed", "quality.answers passed it"),
+        (answer(True), 0.7, "failed", "quality.answers passed it, but gave no score, and pass_below is 0.7"),
+        (answer(False), None, "failed", "quality.answers failed it"),
+        (answer(True, 0.7), 0.7, "passed", "quality.answers passed it with the score 0.7"),
+        (answer(True, 0.6999999), 0.7, "failed", "quality.answers gave 0.6999999, below 0.7"),
+        (answer(False, 0.9), 0.7, "failed", "quality.answers failed it with the score 0.9"),
+        (answer(True, 85.0), 0.7, "passed", "quality.answers passed it with the score 85"),
+        (answer(True, -0.1), 0.7, "failed", "quality.answers gave -0.1, below 0.7"),
+        (answer(False, why="no\x1b[31m\nway"), None, "failed", "quality.answers failed it: no\\u001b[31m\\nway"),
+    ],
+)
+def test_b09_a_graders_pass_and_pass_below_have_to_hold(
+    given: GraderAnswer, pass_below: float | None, outcome: str, said: str
+) -> None:
+    """S25. What is no answer at all never comes this far: it arrives as an error (S24)."""
+    grader: dict[str, Any] = {"name": "quality.answers"} | ({} if pass_below is None else {"pass_below": pass_below})
+    judgement = judge(scenario({"grader": grader}), trial_with(), RESULT, [given])
+    assert judgement.outcome == outcome
+    assert judgement.findings[0].sentence == said
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome", "reason"),
+    [
+        pytest.param(
+            [answer(None, kind="error", error="it raised ValueError: x")],
+            "error",
+            "quality.answers: it raised ValueError: x",
+            id="S24",
+        ),
+        pytest.param(
+            [answer(None, kind="judge_unavailable", error="503 for 30 s")],
+            "missing",
+            "judge_unavailable: quality.answers: 503 for 30 s",
+            id="S26: never the agent's",
+        ),
+        pytest.param(
+            [answer(None, kind="stopped", error="no judge is configured")],
+            "missing",
+            "quality.answers: no judge is configured",
+            id="S26: the operator's",
+        ),
+        pytest.param([], "missing", "quality.answers: it has not been graded yet", id="not graded yet"),
+        pytest.param(
+            [answer(True, name="quality.other")],
+            "missing",
+            "quality.answers: the answer that came is one of quality.other",
+            id="the answer of another grader",
+        ),
+    ],
+)
+def test_without_a_graders_word_there_is_no_judgement(answers: list[GraderAnswer], outcome: str, reason: str) -> None:
+    """Missing and error win over an assertion that failed."""
+    judgement = judge(scenario(PARIS, QUALITY), trial_with(answer="Rome"), RESULT, answers)
+    assert summed_up(judgement) == (outcome, reason)
+    assert judgement.judge_score is None
+    assert judgement.judge_feedback == (reason if outcome == "error" else None)
+
+
+@pytest.mark.parametrize(
+    ("scores", "mean"),
+    [
+        ([], None),
+        ([None], None),
+        ([0.7], "0.7"),
+        ([0.1, 0.2], "0.15"),
+        ([1.0, 0.0, None], "0.5"),
+        ([1.0, 1.0, 0.0], "0.666666666667"),
+        ([1e-07], "0.0000001"),
+        ([1e20], "100000000000000000000"),
+        ([-0.5], "-0.5"),
+        ([-0.0], "0"),
+        ([1e-300], "0"),
+    ],
+    ids=str,
+)
+def test_the_judge_score_is_the_mean_as_a_plain_decimal(scores: list[float | None], mean: str | None) -> None:
+    """S25: no exponent; wire: a decimal string."""
+    graders = [{"grader": {"name": "quality.answers"}} for _ in scores]
+    judgement = judge(scenario(*graders, PARIS), trial_with(answer="Paris"), RESULT, [answer(True, s) for s in scores])
+    assert judgement.judge_score == mean
+
+
+def test_the_feedback_is_one_line_for_each_grader() -> None:
+    """S25. Control characters are to be seen, and no judge's essay fills the platform's page."""
+    other = {"grader": {"name": "tone.kind"}}
+    judgement = judge(
+        scenario(QUALITY, other),
+        trial_with(),
+        RESULT,
+        [answer(True, 0.9, why="good\nand \x00 short"), answer(False, name="tone.kind", why="x" * 9000)],
+    )
+    assert judgement.judge_feedback is not None
+    first, second = judgement.judge_feedback.split("\n")
+    assert first == "quality.answers: passed: 0.9: good\\nand \\u0000 short"
+    assert second.startswith("tone.kind: failed: xxx")
+    assert len(second) == 500
+    assert second.endswith("…")
+
+
+def test_scoring_the_stored_trial_gives_the_same_judgement() -> None:
+    """S32: a pure function of what the artifact holds."""
+    case, trial = scenario(PARIS, QUALITY), trial_with(answer="Paris \ud83d", made=[("t", {"q": "\udc80"})])
+    answers = [answer(True, 0.9, why="half \ud83d")]
+    again = judge(
+        Scenario.from_json(json.loads(json.dumps(case.to_json()))),
+        Trial.from_json(json.loads(json.dumps(trial.to_json()))),
+        RunMeaning.from_json(RESULT.to_json()),
+        [GraderAnswer.from_json(json.loads(json.dumps(item.to_json()))) for item in answers],
+    )
+    first = judge(case, trial, RESULT, answers)
+    assert (again.outcome, again.judge_score) == (first.outcome, first.judge_score) == ("passed", "0.9")
+
+
+def test_graders_are_listed_in_file_order() -> None:
+    case = scenario(QUALITY, PARIS, {"grader": {"name": "tone.kind", "pass_below": 0.5}})
+    assert case.graders == (Grader("quality.answers"), Grader("tone.kind", 0.5))
+    assert [(grader.file, grader.function) for grader in case.graders] == [("quality", "answers"), ("tone", "kind")]

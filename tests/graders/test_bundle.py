@@ -1,0 +1,138 @@
+"""S28: what a grader sees travels as one reproducible, verified, read-only copy."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evalfleet.errors import GraderRefused, StorageError
+from evalfleet.graders.bundle import build_bundle, remove_unpacked, unpack
+from tests.graders.trees import make_tree
+
+
+def _tree(root: Path) -> Path:
+    make_tree(root, quality="def answers(t, case, run): return True\n")
+    (root / "evals/graders/data").mkdir()
+    (root / "evals/graders/data/words.txt").write_text("a b")
+    (root / "evals/graders/__pycache__").mkdir()
+    (root / "evals/graders/__pycache__/quality.cpython-311.pyc").write_bytes(b"x")
+    (root / "evals/results").mkdir()
+    (root / "evals/results/old.json").write_text("{}")
+    (root / "lib").mkdir()
+    (root / "lib/text.py").write_text("X = 1")
+    (root / "agent.py").write_text("secret = 1")
+    (root / "run.sh").write_text("#!/bin/sh")
+    (root / "run.sh").chmod(0o755)
+    return root
+
+
+def _files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def test_it_holds_the_graders_folder_and_the_globs_and_nothing_else(tmp_path: Path) -> None:
+    bundle = build_bundle(_tree(tmp_path / "tree"), ["quality.answers"], ["lib/**", "*.sh", "evals/**"])
+    copy = unpack(bundle.data, bundle.digest, tmp_path / "copy")
+    assert _files(copy) == {"evals/graders/quality.py", "evals/graders/data/words.txt", "lib/text.py", "run.sh"}
+    assert bundle.digest == "sha256:" + hashlib.sha256(bundle.data).hexdigest()
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in [copy, *copy.rglob("*")]}
+    assert modes == {0o444, 0o555}
+    remove_unpacked(copy)
+    assert not copy.exists()
+
+
+def test_the_same_files_are_the_same_bytes_wherever_and_whenever(tmp_path: Path) -> None:
+    first, second = _tree(tmp_path / "one"), _tree(tmp_path / "two")
+    os.utime(second / "lib/text.py", (1, 1))
+    assert build_bundle(first, [], ["lib"]) == build_bundle(second, [], ["lib"])
+    (second / "evals/graders/data/words.txt").write_text("a c")
+    assert build_bundle(first, [], ["lib"]).digest != build_bundle(second, [], ["lib"]).digest
+
+
+def test_a_link_inside_the_tree_is_followed_and_one_that_leads_out_is_refused(tmp_path: Path) -> None:
+    root = _tree(tmp_path / "tree")
+    (root / "evals/graders/text.py").symlink_to(root / "lib/text.py")
+    (root / "evals/graders/shared").symlink_to(root / "lib")
+    (root / "lib/loop").symlink_to(root / "lib")
+    bundle = build_bundle(root, [], [])
+    copy = unpack(bundle.data, bundle.digest, tmp_path / "copy")
+    assert (copy / "evals/graders/text.py").read_text() == "X = 1"
+    assert (copy / "evals/graders/shared/text.py").read_text() == "X = 1"
+    assert not (copy / "evals/graders/text.py").is_symlink()
+    (tmp_path / "outside.txt").write_text("secret")
+    (root / "evals/graders/out.txt").symlink_to(tmp_path / "outside.txt")
+    with pytest.raises(GraderRefused, match=r"evals/graders/out\.txt is a link that leads out of the tree"):
+        build_bundle(root, [], [])
+
+
+def test_a_folder_link_that_leads_out_is_refused(tmp_path: Path) -> None:
+    root = _tree(tmp_path / "tree")
+    (root / "evals/graders/etc").symlink_to("/etc")
+    with pytest.raises(GraderRefused, match="leads out"):
+        build_bundle(root, [], [])
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda folder: os.mkfifo(folder / "pipe"), "no regular file"),
+        (lambda folder: (folder / "gone").symlink_to(folder / "nothing"), "cannot be read"),
+    ],
+    ids=["a pipe", "a dangling link"],
+)
+def test_what_cannot_be_copied_is_refused_by_name(tmp_path: Path, make: Callable[[Path], None], reason: str) -> None:
+    root = _tree(tmp_path / "tree")
+    make(root / "evals/graders")
+    with pytest.raises(GraderRefused, match=reason):
+        build_bundle(root, [], [])
+
+
+def test_a_grader_without_its_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GraderRefused, match=r"tone\.polite: there is no evals/graders/tone\.py"):
+        build_bundle(_tree(tmp_path / "tree"), ["tone.polite"], [])
+
+
+def test_damaged_bytes_are_not_unpacked(tmp_path: Path) -> None:
+    bundle = build_bundle(_tree(tmp_path / "tree"), [], [])
+    with pytest.raises(StorageError, match="damaged"):
+        unpack(bundle.data[:-1] + b"x", bundle.digest, tmp_path / "copy")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tree"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("../out.py", tarfile.REGTYPE),
+        ("/abs.py", tarfile.REGTYPE),
+        ("evals/./a.py", tarfile.REGTYPE),
+        ("evals/link", tarfile.SYMTYPE),
+        ("evals/hard", tarfile.LNKTYPE),
+        ("evals/dev", tarfile.CHRTYPE),
+    ],
+)
+def test_a_bundle_that_is_not_ours_writes_nothing(tmp_path: Path, name: str, kind: bytes) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        member.type = kind
+        member.linkname = "/etc/passwd"
+        tar.addfile(member)
+    data = out.getvalue()
+    with pytest.raises(StorageError, match="no bundle of ours"):
+        unpack(data, "sha256:" + hashlib.sha256(data).hexdigest(), tmp_path / "deep" / "copy")
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_unpacking_again_keeps_the_copy_that_is_there(tmp_path: Path) -> None:
+    bundle = build_bundle(_tree(tmp_path / "tree"), [], [])
+    copy = unpack(bundle.data, bundle.digest, tmp_path / "copy")
+    before = copy.stat().st_ino
+    assert unpack(bundle.data, bundle.digest, tmp_path / "copy").stat().st_ino == before
+    remove_unpacked(copy)
