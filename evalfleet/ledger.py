@@ -86,6 +86,7 @@ class Meta:
     reason: str = ""
     code: str = ""
     paused: bool = False
+    draining: bool = False
     progress_at: int = 0
     completed: frozenset[int] = frozenset()
 
@@ -218,7 +219,7 @@ class Ledger:
         with self.redis.pipeline(transaction=True) as pipe:
             pipe.set(self._key(sub, "plan"), zlib.compress(plan.dumps()))
             pipe.delete(*self._keys(sub, "givenup losses tries misses done outcomes counts published returned hint"))
-            pipe.hdel(self._key(sub, "meta"), "reason", "code", "completed", "paused")
+            pipe.hdel(self._key(sub, "meta"), "reason", "code", "completed", "paused", "draining")
             pipe.hset(
                 self._key(sub, "meta"),
                 mapping={
@@ -256,6 +257,7 @@ class Ledger:
             reason=raw.get("reason", ""),
             code=raw.get("code", ""),
             paused=raw.get("paused") == "1",
+            draining=raw.get("draining") == "1",
             progress_at=int(raw.get("progress_at", "0")),
             completed=frozenset(int(i) for i in raw.get("completed", "").split(",") if i),
         )
@@ -275,6 +277,12 @@ class Ledger:
     def pause(self, submission: str, *, paused: bool) -> None:
         """Feed nothing more (True), or go on (False); what is under way is not touched."""
         self.redis.hset(self._key(submission, "meta"), "paused", int(paused))
+        self.redis.publish(self._wake, submission)
+
+    @_guarded
+    def drain(self, submission: str) -> None:
+        """Feed nothing more and start no further run, not even a conversation's next turn; runs in flight go on."""
+        self.redis.hset(self._key(submission, "meta"), mapping={"paused": 1, "draining": 1})
         self.redis.publish(self._wake, submission)
 
     @_guarded
@@ -313,7 +321,8 @@ class Ledger:
 
     @_guarded
     def beat(self, incarnation: str, info: Mapping[str, Any], holds: Sequence[Hold]) -> list[str]:
-        """Say that this worker lives; answers `held`, `lost` or `stopped` for each hold, in order."""
+        """Say that this worker lives; answers `held`, `draining` (start no further run), `lost` or `stopped` for each
+        hold, in order."""
         pairs = [part for hold in holds for part in (hold.submission, str(hold.conversation))]
         answer = self._scripts["beat"](
             keys=[f"{self.prefix}epoch", f"{self.prefix}i:{incarnation}"],

@@ -80,7 +80,10 @@ def prepare(
     by_ast: bool = False,
     commit: str | None = None,
 ) -> Prepared:
-    """Read, check and plan. `commit` pins a target's run to it instead of the tree's (`--commit`, S33). Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong."""
+    """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong.
+
+    `commit` pins a target's run to it instead of to the tree's (`--commit`, S33).
+    """
     settings = Settings.from_env(environment)
     if concurrency is not None and concurrency < 1:
         raise UsageError(f"--concurrency must be a whole number from 1, not {concurrency}")

@@ -13,7 +13,6 @@ from typing import Any
 
 from evalfleet.checks.outcome import GraderAnswer, Judgement, Meaning, RunMeaning
 from evalfleet.checks.trial import Trial, read_trial
-
 from evalfleet.plan import Attempt, Plan
 from worker.play import GaveUp, Played
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalfleet.checks.outcome import GraderAnswer, Judgement, Meaning, judge
-
 from evalfleet.plan import Plan
 from evalfleet.telemetry import GRADE_SECONDS
 from worker.evidence import Play

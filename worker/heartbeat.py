@@ -1,6 +1,7 @@
 """Is this worker still the owner of what it plays, and does everybody know that it lives?  (I6)
 
-A thread of its own beats every 2 s and learns for each held conversation whether it is still held, lost or stopped. A
+A thread of its own beats every 2 s and learns for each held conversation whether it is still held, is to start no
+further run, is lost or stopped. A
 worker whose heartbeat has not been confirmed for 10 s is dead to the others, or soon will be: it stops what it does.
 """
 
@@ -25,7 +26,8 @@ UNCONFIRMED_S = 10.0
 
 
 class Heartbeat:
-    """Beats until `stop`. `on_gone(why)` of a hold is called at most once, from the heartbeat's thread."""
+    """Beats until `stop`. `told(state)` of a hold is called from the heartbeat's thread when its state is `draining`,
+    `lost` or `stopped`; the last two once, and then it is no hold any more."""
 
     def __init__(self, ledger: Ledger, queues: str, slots: int, *, every: float = EVERY_S) -> None:
         self.incarnation = uuid.uuid4().hex
@@ -56,9 +58,9 @@ class Heartbeat:
         except EvalfleetError as error:
             log.warning("leaving the books: %s", error)
 
-    def hold(self, hold: Hold, on_gone: Callable[[str], None]) -> None:
+    def hold(self, hold: Hold, told: Callable[[str], None]) -> None:
         with self._guard:
-            self._holds[hold] = on_gone
+            self._holds[hold] = told
 
     def drop(self, hold: Hold) -> None:
         with self._guard:
@@ -97,12 +99,14 @@ class Heartbeat:
             return
         self._confirmed = began
         for hold, state in zip(list(holds), states, strict=True):
-            if state != "held":
+            if state == "draining":
+                holds[hold](state)
+            elif state != "held":
                 self._gone([hold], state)
 
     def _gone(self, holds: list[Hold], why: str) -> None:
         for hold in holds:
             with self._guard:
-                on_gone = self._holds.pop(hold, None)
-            if on_gone is not None:
-                on_gone(why)
+                told = self._holds.pop(hold, None)
+            if told is not None:
+                told(why)

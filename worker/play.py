@@ -10,6 +10,7 @@ Redis or to disk: each scored scenario is handed to the caller as soon as it is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -86,6 +87,10 @@ class StopSubmission(Exception):  # noqa: N818  - a decision that travels, not a
     code: str
 
 
+class Draining(Exception):  # noqa: N818  - as above
+    """The command is leaving: this conversation starts no further run and goes back."""
+
+
 class _NoResult(Exception):  # noqa: N818  - as above
     """This try cannot give a result any more; the next one starts in a fresh chat."""
 
@@ -103,8 +108,9 @@ class Player:
 
     `evidence` names the attempts that have a verdict already: they are played as context only (S14).
     `hand_over` takes each scored scenario; `first_new_try` says which try was this command's first (three new ones
-    for each command). `play` answers None, or what it gave up on; it raises StopSubmission, and asyncio.CancelledError
-    when the worker wants its claim back (runs go on and are found again).
+    for each command). `play` answers None, or what it gave up on; it raises StopSubmission, Draining as soon as it
+    would start a run that `may_launch` forbids, and asyncio.CancelledError when the worker wants its claim back: then
+    the open run is cancelled if `cancel_on_leave` says so, else it goes on and is found again.
     """
 
     def __init__(
@@ -116,6 +122,7 @@ class Player:
         evidence: Collection[Attempt],
         hand_over: HandOver,
         first_new_try: FirstNewTry,
+        may_launch: Callable[[], bool] = lambda: True,
         cancel_on_leave: Callable[[], bool] = lambda: False,
     ) -> None:
         self.platform = platform
@@ -125,6 +132,7 @@ class Player:
         self.open = [a for a in plan.attempts(conversation) if a not in set(evidence)]
         self.hand_over = hand_over
         self.first_new_try = first_new_try
+        self.may_launch = may_launch
         self.cancel_on_leave = cancel_on_leave
         self.tries: list[Try] = []
         self.current_run: str | None = None
@@ -241,6 +249,8 @@ class Player:
         self, this: Try, text: str, turn_index: int, scenario_id: str, former: Mapping[str, Any] | None
     ) -> Mapping[str, Any] | None:
         """Create the turn's run, or find it again. None: the agent's own failure ended the chat."""
+        if not self.may_launch():
+            raise Draining
         plan = self.plan
         body: dict[str, Any] = {
             "harness_id": plan.target.harness_id,
@@ -355,12 +365,11 @@ class _Watch:
         try:
             async with asyncio.timeout(None) as scope:
                 limit.bind(scope)
-                async for event in self.platform.events(self.run_id, deadline=hard):
-                    if event.get("id") in seen:
-                        continue
-                    seen.add(str(event.get("id")))
-                    events.append(event)
-                    self._note(event, limit)
+                async with contextlib.aclosing(self.platform.events(self.run_id, deadline=hard)) as stream:
+                    async for event in stream:
+                        seen.add(str(event.get("id")))
+                        events.append(event)
+                        self._note(event, limit)
             return True
         except TimeoutError:
             pass
@@ -380,10 +389,11 @@ class _Watch:
         end = time.monotonic() + CANCEL_GRACE_S
         try:
             async with asyncio.timeout(CANCEL_GRACE_S):
-                async for event in self.platform.events(self.run_id, deadline=end):
-                    if event.get("id") not in seen:
-                        seen.add(str(event.get("id")))
-                        events.append(event)
+                async with contextlib.aclosing(self.platform.events(self.run_id, deadline=end)) as stream:
+                    async for event in stream:
+                        if event.get("id") not in seen:
+                            seen.add(str(event.get("id")))
+                            events.append(event)
             return True
         except (TimeoutError, StreamLost):
             return await self._is_terminal()

@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from evalfleet.checks.outcome import GraderAnswer
-from evalfleet.contract.client import Client
-from evalfleet.graders.bundle import unpack
-
 from evalfleet.contract import jsontext
+from evalfleet.contract.client import Client
 from evalfleet.errors import (
     EvalfleetError,
     HarnessMoved,
@@ -30,6 +28,7 @@ from evalfleet.errors import (
     StorageError,
     TargetUnreachable,
 )
+from evalfleet.graders.bundle import unpack
 from evalfleet.ledger import Claimed, Hold, Ledger
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import ResultsStore, results_store
@@ -47,7 +46,7 @@ from worker.grader_pool import (
 )
 from worker.heartbeat import Heartbeat
 from worker.loop import LoopThread
-from worker.play import GaveUp, Played, Player, StopSubmission
+from worker.play import Draining, GaveUp, Played, Player, StopSubmission
 
 log = logging.getLogger(__name__)
 
@@ -113,18 +112,16 @@ class Crew:
         for woken in self.ledger.wake_ups(5.0):
             if self.stopping.is_set():
                 return
-            if woken is not None and self.heart.held:
-                meta = self._meta_quietly(woken)
-                if meta != "running":
-                    self.heart.beat_now()
+            if woken is not None and self.heart.held and self._is_ending(woken):
+                self.heart.beat_now()
 
-    def _meta_quietly(self, submission: str) -> str:
+    def _is_ending(self, submission: str) -> bool:
         try:
             meta = self.ledger.meta(submission)
         except EvalfleetError as error:
             log.warning("reading the state of %s: %s", submission, error)
-            return "running"
-        return meta.state if meta is not None else "running"
+            return False
+        return meta is not None and (meta.state != "running" or meta.draining)
 
     # -- run --------------------------------------------------------------------------------------------------------
 
@@ -170,6 +167,7 @@ class Crew:
                 first_new_try=lambda number: asyncio.to_thread(
                     self.ledger.first_new_try, plan.id, conversation, number
                 ),
+                may_launch=lambda: not leave.draining,
                 cancel_on_leave=leave.cancels_runs,
             )
             try:
@@ -180,11 +178,14 @@ class Crew:
 
         future = self.loop.submit(play())
 
-        def gone(why: str) -> None:
-            leave.why = why
+        def told(state: str) -> None:
+            if state == "draining":
+                leave.draining = True
+                return
+            leave.why = state
             future.cancel()
 
-        self.heart.hold(hold, gone)
+        self.heart.hold(hold, told)
         try:
             gave_up = future.result()
         except concurrent.futures.CancelledError:
@@ -194,6 +195,8 @@ class Crew:
             return False
         except HarnessMoved as moved:
             self.ledger.end(plan.id, "stopped", moved.message, "harness_moved")
+            return False
+        except Draining:
             return False
         except (StorageError, TargetUnreachable) as trouble:
             log.warning("conversation %s of %s goes back: %s", conversation, plan.id, trouble)
@@ -383,6 +386,7 @@ class _Leave:
     def __init__(self, ledger: Ledger, submission: str) -> None:
         self.ledger, self.submission = ledger, submission
         self.why = ""
+        self.draining = False
 
     def cancels_runs(self) -> bool:
         if self.why != "stopped":
