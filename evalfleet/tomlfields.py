@@ -66,9 +66,9 @@ def shown(value: object) -> str:
         return "a text that looks like a secret"
     if isinstance(value, bool):
         return str(value).lower()
-    text = repr(value) if isinstance(value, str) else str(value)
     if isinstance(value, Mapping | list):
         return kind_of(value)
+    text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else f"{text[:60]}…"
 
 
@@ -142,7 +142,8 @@ class Fields:
         self.problems.add((*self.path, *tail), message)
 
     def _wrong(self, key: str, wanted: str, value: object) -> None:
-        self.problem(key, f"{key} must be {wanted}, not {kind_of(value)} {shown(value)}".rstrip())
+        kind, seen = kind_of(value), shown(value)
+        self.problem(key, f"{key} must be {wanted}, not {kind if seen == kind else f'{kind} {seen}'}")
 
     def has(self, key: str) -> bool:
         return key in self.values

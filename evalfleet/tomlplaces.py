@@ -20,6 +20,7 @@ Path = tuple[str | int, ...]
 Spot = tuple[int, int]
 
 MAX_BYTES = 1_000_000
+MAX_DEPTH = 100
 
 _BLANK = re.compile(r"(?:[ \t\n]+|#[^\n]*)*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -130,6 +131,8 @@ class _Scanner:
         return low + 1, at - self.starts[low] + 1
 
     def _note(self, path: Path, at: int) -> None:
+        if len(path) > MAX_DEPTH:  # a dotted key has no brackets that tomllib's own recursion would trip over
+            raise RecursionError
         self.spots.setdefault(path, self._spot(at))
 
     def _blank(self) -> None:

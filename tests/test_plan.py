@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evalfleet.checks.case import Case, Place, Scenario, parse_case
 from evalfleet.plan import (
@@ -157,6 +159,24 @@ NO_PLANS: list[Any] = [
 def test_what_is_no_plan_says_why(document: Any, wanted: str) -> None:
     with pytest.raises(ValueError, match=wanted):
         Plan.from_json(document)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6))
+def test_every_wanted_trial_is_scored_once_and_in_its_own_conversation_s9(wanted: list[tuple[int, bool]]) -> None:
+    base = scenarios()[0]
+    planned = tuple(
+        PlannedScenario(replace(base, id=f"s{i}", trials=trials), 0 if chosen else None)
+        for i, (trials, chosen) in enumerate(wanted)
+    )
+    document = replace(plan(), cases=(PlannedCase("c", "evals/cases/c.yaml", planned),))
+    attempts = list(document.all_attempts())
+    assert len(attempts) == len(set(attempts)) == sum(trials for trials, chosen in wanted if chosen)
+    for conversation in document.conversations():
+        steps = document.steps(conversation)
+        assert steps[-1].scored
+        assert [step.scenario for step in steps] == list(range(len(steps)))
+        assert document.attempts(conversation) == [a for a in attempts if a.conversation == conversation]
+    assert document.turns() - document.context_turns() == len(attempts) * len(base.user)
 
 
 @pytest.mark.parametrize("text", ["3:0", "12:345"])
