@@ -80,7 +80,7 @@ class FolderResults:
 
     def shown(self, path: str = "") -> str:
         full = self.root / path
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OSError):  # elsewhere, or the working folder is gone
             return str(full.relative_to(Path.cwd()))
         return str(full)
 

@@ -142,7 +142,7 @@ def _words(scenario: ScenarioSummary) -> Iterator[str]:
     if scenario.was is not None:
         yield f"was {WORDS[scenario.was]}"
     if scenario.stale is not None:
-        yield f"as recorded: {scenario.stale}"
+        yield f"stale, as recorded: {scenario.stale}"
 
 
 def _beside(line: Text, words: str, left: int | None) -> Iterator[Text]:

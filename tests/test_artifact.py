@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import itertools
 import json
 import multiprocessing
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evalfleet.artifact import (
     AttemptsIndex,
@@ -34,8 +42,12 @@ from evalfleet.artifact import (
     results_store,
     write_plan,
 )
+from evalfleet.checks.expectation import Finding
+from evalfleet.checks.outcome import GraderAnswer, RunMeaning
+from evalfleet.checks.trial import HookCall, ToolCall, Trial, TurnSummary
 from evalfleet.errors import OurFault, SettingError, StorageError, UsageError
 from evalfleet.evidence import encode_line
+from scheduler.summary import summarize
 from tests.scheduler.samples import ARTIFACT, SUBMISSION, line, plan, scenario
 
 CASES = Path(__file__).parent / "cases"
@@ -92,6 +104,27 @@ class TestSegments:
         assert sorted(path.name for path in trials(store).iterdir()) == [f"{n:06d}.jsonl" for n in range(1, 81)]
         assert len(list(read_segments(store, ARTIFACT))) == 80
 
+    def test_kill_9_leaves_whole_segments_only(self, store: FolderResults) -> None:
+        """I4, I6: a writer of 2 MB segments, killed wherever it is; the next one goes on."""
+        context = multiprocessing.get_context("spawn")
+        for _ in range(3):
+            before = len(store.list(f"{ARTIFACT}/trials"))
+            writer = context.Process(target=_write_for_ever, args=(str(store.root),))
+            writer.start()
+            deadline = time.monotonic() + 60
+            while len(store.list(f"{ARTIFACT}/trials")) < before + 2:
+                assert time.monotonic() < deadline
+                assert writer.exitcode is None
+                writer.join(0.01)
+            writer.kill()
+            writer.join(60)
+        damage: list[Damage] = []
+        index = AttemptsIndex(store, ARTIFACT, damaged=damage.append)
+        index.refresh()
+        assert damage == []
+        sizes = store.list(f"{ARTIFACT}/trials")
+        assert sorted(sizes) == [f"{number:06d}.jsonl" for number in range(1, len(sizes) + 1)]
+
     def test_a_reader_after_appending_sees_every_line_before_its_own(self, store: FolderResults) -> None:
         """I4: two aggregators with the same attempt agree on its run, whichever came first."""
         append_segment(store, ARTIFACT, [line("a", run_id="run_first")])
@@ -116,10 +149,58 @@ class TestSegments:
         assert not list(trials(store).iterdir())
 
 
+def _write_for_ever(root: str) -> None:
+    store = FolderResults(root)
+    for number in itertools.count():
+        append_segment(store, ARTIFACT, [line(f"n{number}-{part}", reason="x" * 100_000) for part in range(20)])
+
+
 def _write_twenty(root: str, writer: int) -> None:
     store = FolderResults(root)
     for number in range(20):
         append_segment(store, ARTIFACT, [line(f"w{writer}-{number}")])
+
+
+OUTCOMES = st.sampled_from(["passed", "failed", "error", "missing"])
+WRITTEN = st.tuples(st.sampled_from("abc"), OUTCOMES, st.booleans(), st.booleans())
+
+
+@given(st.lists(st.lists(WRITTEN, min_size=1, max_size=4), max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_whatever_comes_in_whatever_segments_one_line_stands_for_each_attempt(
+    segments: list[list[tuple[str, str, bool, bool]]],
+) -> None:
+    """Read at once, read as it comes, merged, and the merge read alone: all agree with docs/artifact.md."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = FolderResults(folder)
+        write_plan(store, PLAN)
+        growing = AttemptsIndex(store, ARTIFACT)
+        wanted: dict[tuple[str, bool], tuple[str, int]] = {}
+        elsewhere: set[tuple[str, bool]] = set()
+        number = 0
+        for segment in segments:
+            lines = []
+            for id_, outcome, away, context in segment:
+                key = (id_, context)
+                where = "elsewhere" if away else "here"
+                lines.append(line(id_, outcome=outcome, at=number, recorded=where, context=context))
+                if key not in wanted or wanted[key][0] == "missing":
+                    wanted[key] = (outcome, number)
+                if away:
+                    elsewhere.add(key)
+                number += 1
+            append_segment(store, ARTIFACT, lines)
+            growing.refresh()
+
+        def told(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, bool], tuple[str, int, bool]]:
+            return {(r["scenario"], r["context"]): (r["outcome"], r["at"], r["recorded"] == "elsewhere") for r in rows}
+
+        expected = {key: (*value, key in elsewhere) for key, value in wanted.items()}
+        assert told(read_segments(store, ARTIFACT)) == expected
+        assert told(growing.lines()) == expected
+        finish(store, ARTIFACT, {})
+        shutil.rmtree(trials(store))
+        assert told(read_segments(store, ARTIFACT)) == expected
 
 
 class TestReading:
@@ -438,8 +519,6 @@ class TestFolder:
         assert "--results DIR" in str(caught.value)
 
     def test_an_artifact_that_was_removed_is_not_made_again_by_a_late_segment(self, store: FolderResults) -> None:
-        import shutil
-
         shutil.rmtree(store.root / ARTIFACT)
         with pytest.raises(StorageError, match="it is not there"):
             append_segment(store, ARTIFACT, [line("a")])
@@ -557,3 +636,16 @@ def _python(script: str) -> str:
 
 def test_times_in_names_are_utc() -> None:
     assert artifact_name(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "sub_x").startswith("20260102T030405Z-")
+
+
+def test_every_field_is_documented() -> None:
+    """docs/artifact.md names each field of the plan, of a line, of a trial, of a grader's answer and of the summary."""
+    text = (Path(__file__).parent.parent / "docs" / "artifact.md").read_text()
+    words = set(re.findall(r"\w+", text))
+    records = (Trial, TurnSummary, ToolCall, HookCall, Finding, GraderAnswer, RunMeaning)
+    fields = {field.name for record in records for field in dataclasses.fields(record)} - {"retryable_agent"}
+    stored = summarize(PLAN, [line("a", usage={"chat_id": "c"})], artifact="x").stored(0)
+    documents = [PLAN.to_json(), line("a"), stored, *stored["scenarios"], *stored["evaluations"], stored["spend"]]
+    for document in documents:
+        fields |= set(document)
+    assert fields - words == set()
