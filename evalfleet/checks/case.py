@@ -12,7 +12,7 @@ from pathlib import Path
 from evalfleet.checks.near import folded
 from evalfleet.checks.nodes import compose
 from evalfleet.checks.place import CaseProblem, Place
-from evalfleet.checks.reading import MAX_PROBLEMS, Reader
+from evalfleet.checks.reading import MAX_PROBLEMS, HopelessError, Reader
 from evalfleet.checks.scenario import Case, LoadedCases, Scenario, case_key
 from evalfleet.checks.schema import id_fault, read_case
 from evalfleet.checks.source import MAX_BYTES, RefusedError, Source
@@ -45,12 +45,18 @@ def parse_case(data: bytes, *, name: str, file: str) -> LoadedCases:
     except RefusedError as refused:
         return LoadedCases(problems=(refused.problem,))
     reader = Reader(source)
-    case = read_case(reader, root, name, file)
+    case = Case(name, file, ())
+    try:
+        case = read_case(reader, root, name, file)
+    except HopelessError:
+        at_least = "at least "
+    else:
+        at_least = ""
     problems = sorted(reader.problems, key=_by_place)
     if len(problems) > MAX_PROBLEMS:
         rest = len(problems) - MAX_PROBLEMS
         problems = problems[:MAX_PROBLEMS]
-        problems.append(CaseProblem(problems[-1].place, f"and {rest} more problems further down in this file"))
+        problems.append(CaseProblem(problems[-1].place, f"and {at_least}{rest} more problems in this file"))
     warnings = tuple(sorted(reader.warnings, key=_by_place))
     return LoadedCases(() if problems else (case,), tuple(problems), warnings)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -104,39 +104,30 @@ def meaning_of(
         if not_played is not None:
             return RunMeaning(Meaning.RESULT, "", "not_played")
         return RunMeaning(Meaning.NO_RESULT, "no run was started", "not_terminal")
-    for turn in turns:
+    for number, turn in enumerate(turns):
         if turn.run.get("status") not in TERMINAL:
-            return RunMeaning(Meaning.NO_RESULT, _said(turns, turn), "not_terminal")
+            return RunMeaning(Meaning.NO_RESULT, _said(turns, number), "not_terminal")
     spent = spent_seconds(turns)
     if spent >= timeout:
-        number = len(turns)
-        in_turns = f" in {number} turns" if number > 1 else ""
-        return RunMeaning(
-            Meaning.TIMEOUT,
-            f"timed out: {_seconds(spent)} spent{in_turns}, and the timeout is {_seconds(timeout)}",
-            "timeout",
-        )
+        in_turns = f" in {len(turns)} turns" if len(turns) > 1 else ""
+        said = f"timed out: {_seconds(spent)} spent{in_turns}, and the timeout is {_seconds(timeout)}"
+        return RunMeaning(Meaning.TIMEOUT, said, "timeout")
+    result = RunMeaning(Meaning.RESULT, "")
     retryable = False
-    for turn in turns:
-        status = turn.run.get("status")
-        if status == "cancelled":
+    for number, turn in enumerate(turns):
+        if turn.run.get("status") == "cancelled":
             if _asks_a_person(turn):
-                return RunMeaning(
-                    Meaning.WAITING, "it asked a person and waited; nobody answers in an evaluation", "waiting"
-                )
-            return RunMeaning(Meaning.NO_RESULT, _said(turns, turn), "cancelled")
-        if status == "failed":
-            failure = turn.run.get("failure")
-            code = str(failure.get("code") or "") if isinstance(failure, Mapping) else ""
+                said = "it asked a person and waited; nobody answers in an evaluation"
+                return RunMeaning(Meaning.WAITING, said, "waiting")
+            return RunMeaning(Meaning.NO_RESULT, _said(turns, number), "cancelled")
+        if turn.run.get("status") == "failed":
+            code, again = _failure(turn)
             if code in INFRA_CODES or code in infra_codes:
-                return RunMeaning(Meaning.NO_RESULT, _said(turns, turn), code)
-            retryable = retryable or (isinstance(failure, Mapping) and failure.get("retryable") is True)
-    first = next((turn for turn in turns if turn.run.get("status") == "failed"), None)
-    if first is None:
-        return RunMeaning(Meaning.RESULT, "")
-    failure = first.run.get("failure")
-    code = str(failure.get("code") or "") if isinstance(failure, Mapping) else ""
-    return RunMeaning(Meaning.RESULT, _said(turns, first), code, retryable)
+                return RunMeaning(Meaning.NO_RESULT, _said(turns, number), code)
+            retryable = retryable or again
+            if not result.reason:
+                result = RunMeaning(Meaning.RESULT, _said(turns, number), code)
+    return replace(result, retryable_agent=retryable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +306,18 @@ def _cut(feedback: str) -> str:
     return text if len(text) <= FEEDBACK else text[: FEEDBACK - 1] + "…"
 
 
-def _said(turns: Sequence[TurnRecord], turn: TurnRecord) -> str:
-    where = f"turn {list(turns).index(turn) + 1} of {len(turns)}" if len(turns) > 1 else "the run"
-    return f"{where} {failure_sentence(turn.run)}"
+def _said(turns: Sequence[TurnRecord], number: int) -> str:
+    """The sentence about the turn with this number (from 0)."""
+    where = f"turn {number + 1} of {len(turns)}" if len(turns) > 1 else "the run"
+    return f"{where} {failure_sentence(turns[number].run)}"
+
+
+def _failure(turn: TurnRecord) -> tuple[str, bool]:
+    """The code of a failed run, or "", and whether it may be tried again."""
+    failure = turn.run.get("failure")
+    if not isinstance(failure, Mapping):
+        return "", False
+    return str(failure.get("code") or ""), failure.get("retryable") is True
 
 
 def _asks_a_person(turn: TurnRecord) -> bool:

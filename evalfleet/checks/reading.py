@@ -22,6 +22,13 @@ STR_TAG = "tag:yaml.org,2002:str"
 MAX_PROBLEMS = 100
 """Problems of one file that are reported; the rest is counted."""
 
+MAX_COUNTED = 1000
+"""Problems of one file after which it is read no further: near names for 100,000 of them would take seconds."""
+
+
+class HopelessError(Exception):
+    """A file with more than MAX_COUNTED problems. Never leaves this package: `parse_case` reports the first ones."""
+
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _HASH_WORD = re.compile(r"[ \t]+(#[^\s#]\S{0,20})")
@@ -62,6 +69,8 @@ class Reader:
         if mark not in self._seen:
             self._seen.add(mark)
             into.append(self.source.problem(node.line, node.column, message, hint))
+            if len(self.problems) > MAX_COUNTED:
+                raise HopelessError
 
     def text(self, node: Node, what: str) -> str | None:
         """Text as it is spelt (S1). `what` names the key for the message."""
