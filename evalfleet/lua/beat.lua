@@ -19,6 +19,8 @@ for i = 5, #ARGV, 2 do
     answer[#answer + 1] = 'stopped'
   elseif owner ~= me then
     answer[#answer + 1] = 'lost'
+  elseif redis.call('HGET', base .. 'meta', 'draining') == '1' then
+    answer[#answer + 1] = 'draining'
   else
     answer[#answer + 1] = 'held'
   end
