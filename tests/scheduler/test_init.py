@@ -53,6 +53,20 @@ def test_its_agent_says_what_its_case_expects(tmp_path: Path) -> None:
     assert [line["type"] for line in play(tmp_path, second.user[1], history)] == ["tool_call", "tool_result", "answer"]
 
 
+@pytest.mark.e2e
+def test_a_first_tree_runs_as_it_stands(tmp_path: Path) -> None:
+    """On the whole embedded stack, with the command that `init` names."""
+    init(tmp_path)
+    command = [sys.executable, "-P", "-m", "scheduler.cli", "eval", "--json", "-q"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    scenarios = json.loads(done.stdout)["scenarios"]
+    assert [(s["scenario"], s["verdict"]) for s in scenarios] == [
+        ("greets-by-name", "pass"),
+        ("remembers-and-looks-up", "pass"),
+    ]
+
+
 def test_its_ci_job_is_yaml(tmp_path: Path) -> None:
     init(tmp_path)
     job = yaml.safe_load((tmp_path / CI_JOB).read_text())
