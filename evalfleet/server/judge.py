@@ -15,24 +15,17 @@ import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import httpx
+from typing import TYPE_CHECKING
 
 from evalfleet.contract import jsontext
 from evalfleet.errors import ConfigError, CredentialError, ProblemAnswer, TargetUnreachable, UnreadableAnswer
-from evalfleet.server.drivers.chat_completions import ChatAnswer, plain, price_of
-from evalfleet.server.drivers.openai import completions_url, read_completion
-from evalfleet.server.drivers.upstream import (
-    Lost,
-    address,
-    ask,
-    make_client,
-    read_some,
-    secret,
-    status_failure,
-)
+from evalfleet.server.drivers.chat_completions import ChatAnswer, completions_url, plain, price_of
+from evalfleet.server.drivers.credentials import secret
 from evalfleet.server.driving import Failure
 from evalfleet.treeconfig import CONFIG_FILE, JudgeConfig
+
+if TYPE_CHECKING:
+    import httpx
 
 DEADLINE = 60.0  # twice what a grader may take: past it nobody waits for the answer any more
 _PROBLEMS = {
@@ -71,6 +64,10 @@ class Judge:
 
     async def answer(self, prompt: str, model: str | None = None) -> JudgeAnswer:
         """One prompt, one text. `model` instead of the one in the settings. Errors: see the top of this file."""
+        # Imported at the first call: a server whose graders ask no model does not wait for an HTTP client (0.2 s).
+        from evalfleet.server.drivers.openai import read_completion
+        from evalfleet.server.drivers.upstream import Lost, address, ask, make_client, read_some, status_failure
+
         config = self._settings()
         key = self._key(config)
         url = completions_url(config.base_url)

@@ -8,13 +8,11 @@ from typing import Protocol
 
 from evalfleet.errors import ConfigError
 from evalfleet.server.drivers.command import CommandDriver
-from evalfleet.server.drivers.http import HttpDriver
-from evalfleet.server.drivers.openai import OpenAIDriver
-from evalfleet.server.drivers.process import end_leftovers
+from evalfleet.server.drivers.leftovers import end_leftovers
 from evalfleet.server.driving import Driver
 from evalfleet.treeconfig import CONFIG_FILE, CommandHarness, HarnessConfig, HttpHarness, OpenAIHarness
 
-__all__ = ["CheckedDriver", "CommandDriver", "HttpDriver", "OpenAIDriver", "end_leftovers", "make_driver"]
+__all__ = ["CheckedDriver", "end_leftovers", "make_driver"]
 
 
 class CheckedDriver(Driver, Protocol):
@@ -37,9 +35,14 @@ def make_driver(
     match harness.driver if harness is not None else None:
         case CommandHarness() as command:
             return CommandDriver(command, root=root, state=state, environ=environ)
+        # The HTTP client takes longer to import than all the rest: only who needs it waits for it.
         case HttpHarness() as http:
+            from evalfleet.server.drivers.http import HttpDriver
+
             return HttpDriver(http, environ=environ)
         case OpenAIHarness() as openai:
+            from evalfleet.server.drivers.openai import OpenAIDriver
+
             return OpenAIDriver(openai, environ=environ)
         case _:
             raise ConfigError(

@@ -105,6 +105,10 @@ class ChatAnswer:
                 call.arguments.append(jsontext.dumps(arguments).decode("ascii", errors="replace"))
 
 
+def completions_url(base_url: str) -> str:
+    return base_url.rstrip("/") + "/chat/completions"
+
+
 def price_of(usage: ChatUsage, price: Price | None) -> Decimal | None:
     """Money for one completion, exact; None where no price is set. A cached token costs what any other does."""
     if price is None:

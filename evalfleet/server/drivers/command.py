@@ -13,8 +13,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from evalfleet.errors import ConfigError
@@ -99,7 +98,7 @@ class CommandDriver:
     async def aclose(self) -> None:
         """Kill what still runs, at once, and remove the scratch copies."""
         self._stop.set()
-        await asyncio.gather(*(agent.end(0) for agent in tuple(self._playing)), *self._leaving)
+        await asyncio.gather(*(agent.kill() for agent in tuple(self._playing)), *self._leaving)
         if self._scratch is not None:
             await asyncio.to_thread(self._scratch.clear)
 
@@ -124,41 +123,44 @@ class CommandDriver:
         output, relay, errors = AgentOutput(), Relay(sink), Tail(STDERR_KEPT)
         heard = asyncio.create_task(_hear(agent.stdout, output, relay))
         noted = asyncio.create_task(errors.follow(agent.stderr))
-        with self._kept(agent):
-            try:
-                await asyncio.shield(heard)
-                if relay.broken:
-                    await agent.end(GRACE)
-                status = await agent.wait()
-                await asyncio.shield(noted)
-            except asyncio.CancelledError:
-                # What it says on its way out (usage above all) is still heard.
-                await self._leave(agent, GRACE, heard, noted)
-                raise
-            except BaseException:
-                await self._leave(agent, 0, heard, noted)
-                raise
-            await self._leave(agent, 0, heard, noted)
-            if self._stop.is_set():
-                return _server_stopped()
-            if status == 0 and not relay.broken:
-                await relay.report(output.finish())
-            return Ended(relay.failure or _exit_failure(status, errors, output))
-
-    @contextmanager
-    def _kept(self, agent: AgentProcess) -> Iterator[None]:
         self._playing.add(agent)
         try:
-            yield
-        finally:
-            self._playing.discard(agent)
+            await asyncio.shield(heard)
+            if relay.broken:
+                await agent.end(GRACE)
+            status = await agent.wait()
+            await asyncio.shield(noted)
+        except asyncio.CancelledError:
+            # What it says on its way out (usage above all) is still heard.
+            await self._leave(agent, GRACE, heard, noted)
+            raise
+        except BaseException:
+            await self._leave(agent, 0, heard, noted)
+            raise
+        await self._leave(agent, 0, heard, noted)
+        if self._stop.is_set():
+            return _server_stopped()
+        if status == 0 and not relay.broken:
+            await relay.report(output.finish())
+        return Ended(relay.failure or _exit_failure(status, errors, output))
 
     async def _leave(self, agent: AgentProcess, grace: float, *listeners: asyncio.Task[None]) -> None:
         """See an agent out. It goes on in its own task if this one is cancelled (again): no process is left behind."""
-        task = asyncio.create_task(_see_out(agent, grace, listeners))
+        task = asyncio.create_task(self._see_out(agent, grace, listeners))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         await asyncio.shield(task)
+
+    async def _see_out(self, agent: AgentProcess, grace: float, listeners: Collection[asyncio.Task[None]]) -> None:
+        try:
+            await agent.end(grace)
+            await asyncio.wait(listeners, timeout=2 * LINGER)
+        finally:
+            for listener in listeners:
+                if not listener.cancel() and not listener.cancelled() and (error := listener.exception()):
+                    log.debug("what agent process %d said could not be reported: %r", agent.pid, error)
+            await agent.close()
+            self._playing.discard(agent)
 
     # --- what to start -------------------------------------------------------------------------------------------
 
@@ -212,17 +214,6 @@ class Tail:
 async def _hear(pipe: Pipe, output: AgentOutput, relay: Relay) -> None:
     while not relay.broken and (piece := await pipe.read()):
         await relay.report(output.feed(piece))
-
-
-async def _see_out(agent: AgentProcess, grace: float, listeners: Collection[asyncio.Task[None]]) -> None:
-    try:
-        await agent.end(grace)
-        await asyncio.wait(listeners, timeout=2 * LINGER)
-    finally:
-        for listener in listeners:
-            if not listener.cancel() and not listener.cancelled() and (error := listener.exception()):
-                log.debug("what agent process %d said could not be reported: %r", agent.pid, error)
-        await agent.close()
 
 
 def _exit_failure(status: int, errors: Tail, output: AgentOutput) -> Failure | None:

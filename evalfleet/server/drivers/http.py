@@ -16,18 +16,9 @@ from evalfleet.contract import jsontext
 from evalfleet.contract.sse import SSEDecoder
 from evalfleet.errors import ConfigError, UnreadableAnswer
 from evalfleet.server.drivers.command import turn_document
-from evalfleet.server.drivers.lines import (
-    KINDS,
-    LINE_LIMIT,
-    TOTAL_LIMIT,
-    AgentLine,
-    AgentOutput,
-    AnswerLine,
-    Broken,
-    from_document,
-    read_line,
-    shorten,
-)
+from evalfleet.server.drivers.credentials import secret
+from evalfleet.server.drivers.lines import LINE_LIMIT, TOTAL_LIMIT, AgentOutput
+from evalfleet.server.drivers.protocol import KINDS, AgentLine, AnswerLine, Broken, from_document, read_line, shorten
 from evalfleet.server.drivers.relay import Relay
 from evalfleet.server.drivers.upstream import (
     Lost,
@@ -37,7 +28,6 @@ from evalfleet.server.drivers.upstream import (
     media_type,
     pieces,
     read_some,
-    secret,
     status_failure,
 )
 from evalfleet.server.driving import Ended, Failure, Sink, Turn

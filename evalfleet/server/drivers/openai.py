@@ -16,8 +16,10 @@ import httpx
 from evalfleet.contract import jsontext
 from evalfleet.contract.sse import SSEDecoder
 from evalfleet.errors import ConfigError, UnreadableAnswer
-from evalfleet.server.drivers.chat_completions import ChatAnswer, price_of
-from evalfleet.server.drivers.lines import LINE_LIMIT, TOTAL_LIMIT, shorten
+from evalfleet.server.drivers.chat_completions import ChatAnswer, completions_url, price_of
+from evalfleet.server.drivers.credentials import secret
+from evalfleet.server.drivers.lines import LINE_LIMIT, TOTAL_LIMIT
+from evalfleet.server.drivers.protocol import shorten
 from evalfleet.server.drivers.upstream import (
     Lost,
     address,
@@ -26,15 +28,10 @@ from evalfleet.server.drivers.upstream import (
     media_type,
     pieces,
     read_some,
-    secret,
     status_failure,
 )
 from evalfleet.server.driving import Ended, Failure, Sink, Turn
 from evalfleet.treeconfig import OpenAIHarness
-
-
-def completions_url(base_url: str) -> str:
-    return base_url.rstrip("/") + "/chat/completions"
 
 
 class OpenAIDriver:

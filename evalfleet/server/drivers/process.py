@@ -1,8 +1,7 @@
 """How is an agent's program started, listened to and ended, with everything that it started?
 
 Each program leads a session and a process group of its own: a terminal's Ctrl-C does not reach it, and one signal
-reaches all of it. Its pid and start time stand in a file while it lives, so that the next server can end what this one
-had to leave behind (`end_leftovers`).
+reaches all of it. A record of it stands in a file while it lives (`leftovers`).
 
 The pipes are ours and not asyncio's: with `subprocess.PIPE`, some Python versions report the exit of a program only
 when nobody holds its pipes any more, and a forgotten grandchild would hang the turn.
@@ -13,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import logging
 import os
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from evalfleet.server.drivers.leftovers import PROC, forget, record
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +26,6 @@ READ_SIZE = 256 * 1024
 LINGER = 1.0  # seconds that a pipe may stay open after the program has ended
 _LATE_LIMIT = 4 * 1024 * 1024  # bytes read after that: more than any pipe of an ended program can still hold
 _KILL_WAIT = 5.0
-_PROC = Path("/proc/self/stat").exists()  # Linux; elsewhere `ps` is asked
 
 
 class NotStarted(Exception):  # noqa: N818 - a fact, turned into a failure of the run one frame up
@@ -59,6 +57,7 @@ class Pipe:
             else:
                 if self._late is not None:
                     self._late += len(piece)
+                await asyncio.sleep(0)  # a program that floods does not keep the loop to itself
                 return piece
         return b""
 
@@ -97,12 +96,12 @@ class AgentProcess:
         feeding: asyncio.Task[None],
         stdout: Pipe,
         stderr: Pipe,
-        record: Path,
+        kept_in: Path,
     ) -> None:
         self._process = process
         self._feeding = feeding
         self.pid = process.pid
-        self._record = record
+        self._record = kept_in
         self.stdout = stdout
         self.stderr = stderr
         self._exit = asyncio.create_task(self._watch(), name=f"agent {process.pid}")
@@ -138,6 +137,9 @@ class AgentProcess:
         agent = cls(process, feeding, Pipe(out_read), Pipe(err_read), records / str(process.pid))
         try:
             await agent._note()
+        except OSError as error:
+            await asyncio.shield(agent.close())
+            raise NotStarted(f"its record {agent._record} cannot be written: {error.strerror}", ours=True) from error
         except BaseException:
             await asyncio.shield(agent.close())
             raise
@@ -160,24 +162,30 @@ class AgentProcess:
         except TimeoutError:
             log.critical("agent process %d is still there %g s after SIGKILL", self.pid, _KILL_WAIT)
 
+    async def kill(self) -> None:
+        """End it at once, and listen to nothing but what it has said already."""
+        self.stdout.hurry()
+        self.stderr.hurry()
+        await self.end(0)
+
     async def close(self) -> None:
         """End what is left, give back every descriptor, and forget the pid."""
         if not self._exit.done():
             await self.end(0)
-        if self._exit.done():
-            self._record.unlink(missing_ok=True)
-        else:
-            self._exit.cancel()  # its record stays for the next start
         self.stdout.close()
         self.stderr.close()
         self._feeding.cancel()
         await asyncio.wait([self._feeding])
+        if self._exit.done():
+            forget(self._record)
+        else:
+            self._exit.cancel()  # its record stays for the next start
 
     async def _note(self) -> None:
-        if _PROC:
-            _record(self._record, self.pid)
+        if PROC:
+            record(self._record, self.pid)
         else:
-            await asyncio.to_thread(_record, self._record, self.pid)  # it asks `ps`
+            await asyncio.to_thread(record, self._record, self.pid)  # it asks `ps`
 
     async def _watch(self) -> int:
         status = await self._process.wait()
@@ -235,58 +243,3 @@ def _not_started(error: Exception, program: str, cwd: Path) -> NotStarted:
             return NotStarted(f"{program} is no program this machine can execute (is its #! line missing?)")
         return NotStarted(f"{program} could not be started: {error.strerror or error}")
     return NotStarted(f"{program} could not be started: {error}")
-
-
-# --- what a server that was killed leaves behind --------------------------------------------------------------------
-
-
-def _record(path: Path, pid: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"pid": pid, "started": started(pid), "boot": _boot()}), encoding="utf-8")
-
-
-def end_leftovers(folder: Path) -> int:
-    """Kill the agents of a server that is gone, by the records in `folder` (`<state>/agents`); how many there were.
-
-    A pid alone proves nothing (it may be somebody else's by now): the start time has to be the recorded one. Where only
-    the leader is gone, its group is ended: a number that is still a group's is not given to a new process.
-    """
-    ended = 0
-    for path in sorted(folder.glob("*")) if folder.is_dir() else ():
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            pid, start, boot = int(record["pid"]), record["started"], record.get("boot")
-        except (ValueError, KeyError, TypeError) as error:
-            log.warning("the record of an agent, %s, cannot be read (%s); it is dropped", path, error)
-            path.unlink(missing_ok=True)
-            continue
-        now = started(pid)
-        ours = now == start if now is not None else True
-        if pid > 1 and ours and boot == _boot():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-                ended += 1
-        path.unlink(missing_ok=True)
-    return ended
-
-
-def started(pid: int) -> str | None:
-    """When a process started, in the system's own words; None if there is no such process (or only its zombie)."""
-    if _PROC:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
-        return None if fields[0] in "ZX" else fields[19]
-    asked = subprocess.run(
-        ["/bin/ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
-    )
-    return asked.stdout.strip() or None
-
-
-def _boot() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return None  # not Linux: there the start time is a date

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from evalfleet.server.drivers.lines import (
+from evalfleet.server.drivers.protocol import (
     AgentLine,
     AnswerLine,
     Broken,

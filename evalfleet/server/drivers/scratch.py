@@ -1,8 +1,8 @@
 """Where does an agent work that must not touch the tree? A fresh copy of the tree for each conversation.
 
-`<state>/scratch/<chat id>` is made before a chat's first turn and stays for its later ones. Nobody says that a chat is
-over, so a copy that was idle for `IDLE` seconds goes when the next one is made, and all of them go with the driver. A
-chat that comes back after that finds a fresh copy again.
+`<state>/scratch/<tree>/<chat id>` is made before a chat's first turn and stays for its later ones. Nobody says that a
+chat is over, so a copy that was idle for `IDLE` seconds goes when the next one is made, and all of them go with the
+driver. A chat that comes back after that finds a fresh copy again.
 
 Not copied: `.git`, `.evalfleet`, `evals/results`, `__pycache__`, and our own state folder. `.venv` and `node_modules`
 are linked to the tree's own: they are large, and programs need them.
@@ -11,6 +11,7 @@ are linked to the tree's own: they are large, and programs need them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -32,7 +33,10 @@ class Scratch:
 
     def __init__(self, root: Path, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
-        self._folder = folder
+        self._all = folder
+        self._folder = folder / hashlib.sha256(os.fsencode(root)).hexdigest()[:12]
+        self._fresh = True
+        self._opening = asyncio.Lock()
         self._clock = clock
         self._used: dict[str, float] = {}
         self._busy: dict[str, int] = {}
@@ -40,6 +44,10 @@ class Scratch:
 
     async def enter(self, chat_id: str) -> Path:
         """The chat's own copy, made if it is not there; OSError if it cannot be. Each call is paired with `leave`."""
+        async with self._opening:
+            if self._fresh:
+                await asyncio.to_thread(_remove, self._folder)  # what a killed server left
+                self._fresh = False
         await self.sweep()
         name = _folder_name(chat_id)
         self._busy[name] = self._busy.get(name, 0) + 1
@@ -63,19 +71,21 @@ class Scratch:
 
     async def sweep(self) -> None:
         """Remove the copies of chats that were idle for `IDLE` seconds."""
-        now = self._clock()
-        old = [name for name, used in self._used.items() if name not in self._busy and now - used > IDLE]
-        for name in old:
-            del self._used[name]
-            self._locks.pop(name, None)
-        for name in old:
-            await asyncio.to_thread(_remove, self._folder / name)
+        for name in [name for name in self._used if self._idle(name)]:
+            async with self._locks[name]:
+                if self._idle(name):
+                    del self._used[name]
+                    await asyncio.to_thread(_remove, self._folder / name)
+
+    def _idle(self, name: str) -> bool:
+        return name in self._used and name not in self._busy and self._clock() - self._used[name] > IDLE
 
     def clear(self) -> None:
-        """Remove every copy, also those of a server before this one."""
+        """Remove every copy of this tree, also those of a server before this one."""
         self._used.clear()
-        self._locks.clear()
         _remove(self._folder)
+        with contextlib.suppress(OSError):
+            self._all.rmdir()  # unless another tree has copies there
 
     def _make(self, target: Path) -> None:
         _remove(target)  # a half copy, or another server's
@@ -88,7 +98,7 @@ class Scratch:
         left = {name for name in names if name in _LEFT_OUT or name in _LINKED}
         if here == self._root / "evals":
             left.add("results")
-        state = {self._folder, self._folder.parent}
+        state = {self._folder, self._all, self._all.parent}
         for name in set(names) - left:
             path = here / name
             if path in state or not (path.is_symlink() or path.is_dir() or path.is_file()):

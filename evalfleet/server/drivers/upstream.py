@@ -1,7 +1,7 @@
 """How is a service that plays an agent or judges one called, and what does its trouble mean?
 
 One client for each service, over the aiohttp transport (design.md, "HTTP"). It keeps no cookies: a session of one chat
-must not reach another. Secrets come from named environment variables and never stand in a message.
+must not reach another. No secret stands in a message.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from evalfleet.contract import jsontext
-from evalfleet.errors import ConfigError
-from evalfleet.server.drivers.lines import shorten
+from evalfleet.server.drivers.protocol import shorten
 from evalfleet.server.driving import Failure
-from evalfleet.treeconfig import CONFIG_FILE
 
 CONNECT_TIMEOUT = 10.0
 BODY_SHOWN = 64 * 1024  # of an error's body; a sentence of it is shown
@@ -121,16 +119,6 @@ async def _cut(body: bytes) -> AsyncIterator[bytes]:
     """In pieces, so that sending a large body does not hold up the loop (aiohttp warns of whole ones over 1 MiB)."""
     for start in range(0, len(body), _PIECE):
         yield body[start : start + _PIECE]
-
-
-def secret(environ: Mapping[str, str], name: str, where: str) -> str:
-    """The value of the variable that `where` ("[judge] api_key_env") names. ConfigError without the value."""
-    value = environ.get(name, "").strip()
-    if not value:
-        raise ConfigError(CONFIG_FILE, f"{where} names {name}, which is not set in the environment (or is empty)")
-    if not value.isascii() or not value.isprintable():
-        raise ConfigError(CONFIG_FILE, f"{where} names {name}, whose value cannot be an HTTP header (odd characters)")
-    return value
 
 
 def address(url: str) -> str:

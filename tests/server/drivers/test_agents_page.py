@@ -15,7 +15,7 @@ import pytest
 from evalfleet.checks.case import load_cases
 from evalfleet.server.drivers import command, make_driver
 from evalfleet.server.drivers.http import HttpDriver
-from evalfleet.server.drivers.lines import KINDS
+from evalfleet.server.drivers.protocol import KINDS
 from evalfleet.server.driving import Ended
 from evalfleet.treeconfig import CommandHarness, HarnessConfig, HttpHarness, parse_tree_config, read_tree_config
 from tests.server.drivers.recording import Recording, a_turn

@@ -15,7 +15,7 @@ import pytest
 from evalfleet.errors import ConfigError
 from evalfleet.server.drivers import command, make_driver
 from evalfleet.server.drivers.command import CommandDriver
-from evalfleet.server.drivers.process import started
+from evalfleet.server.drivers.leftovers import started
 from evalfleet.server.driving import Ended, Failure
 from evalfleet.treeconfig import CommandHarness, HarnessConfig
 from tests.server.drivers.recording import Recording, a_turn
@@ -163,6 +163,22 @@ async def test_only_the_end_of_a_long_error_output_is_kept(driver: MakeDriver, t
     assert len(ended.failure.message.encode()) < command.STDERR_KEPT + 100
 
 
+async def test_an_agent_that_floods_does_not_keep_the_loop_to_itself(driver: MakeDriver) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    ended, _ = await play(driver("flooding.py", "50"))
+    ticking.cancel()
+    assert ended == Ended()
+    assert ticks > 100
+
+
 async def test_an_agent_that_says_nothing_ends_well_without_an_answer(driver: MakeDriver) -> None:
     ended, sink = await play(driver("silent.py"))
     assert (ended, sink.said) == (Ended(), [])
@@ -244,7 +260,7 @@ async def test_an_agent_that_ignores_sigterm_is_killed(
 async def test_a_second_cancel_does_not_leave_the_agent_behind(
     driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "GRACE", 0.5)
+    monkeypatch.setattr(command, "GRACE", 60)
     agent = driver("stubborn.py")
     sink = Recording()
     playing = asyncio.create_task(agent.run(a_turn(), sink))
@@ -254,7 +270,7 @@ async def test_a_second_cancel_does_not_leave_the_agent_behind(
     playing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await playing
-    await agent.aclose()
+    await asyncio.wait_for(agent.aclose(), 3)
     await gone(sink.said[0][3]["pid"])
 
 
@@ -289,6 +305,16 @@ async def test_a_report_that_cannot_be_taken_ends_the_agent_and_is_raised(driver
     with pytest.raises(OSError, match="disk full"):
         await agent.run(a_turn(), Recording(refuse=OSError("disk full")))
     await gone(int((tmp_path / "pid").read_text()))
+
+
+async def test_a_state_folder_that_cannot_be_written_is_no_fault_of_the_agent(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("in the way")
+    harness = CommandHarness((sys.executable, "-S", str(AGENTS / "stubborn.py"), str(tmp_path / "pid")))
+    agent = CommandDriver(harness, root=tmp_path, state=tmp_path / "state")
+    ended = await agent.run(a_turn(), Recording())
+    assert ended.failure is not None
+    assert (ended.failure.code, ended.failure.retryable) == ("internal_error", True)
+    await agent.aclose()
 
 
 @pytest.mark.parametrize(

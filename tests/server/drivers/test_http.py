@@ -9,7 +9,7 @@ import pytest
 
 from evalfleet.errors import ConfigError
 from evalfleet.server.drivers.http import HttpDriver, read_answer
-from evalfleet.server.drivers.lines import AgentLine, AnswerLine, Broken, UsageLine
+from evalfleet.server.drivers.protocol import AgentLine, AnswerLine, Broken, UsageLine
 from evalfleet.server.driving import Ended
 from evalfleet.treeconfig import HttpHarness
 from tests.server.drivers.recording import Recording, a_turn

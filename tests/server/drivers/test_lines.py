@@ -7,14 +7,13 @@ from decimal import Decimal
 
 import pytest
 
-from evalfleet.server.drivers.lines import (
+from evalfleet.server.drivers.lines import AgentOutput, Mode
+from evalfleet.server.drivers.protocol import (
     AgentLine,
-    AgentOutput,
     AnswerLine,
     Broken,
     ErrorLine,
     HookLine,
-    Mode,
     ToolCallLine,
     ToolResultLine,
     UsageLine,

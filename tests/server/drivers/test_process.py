@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from evalfleet.server.drivers import end_leftovers
-from evalfleet.server.drivers.process import AgentProcess, started
+from evalfleet.server.drivers.leftovers import started
+from evalfleet.server.drivers.process import AgentProcess
 
 SLEEPER = [sys.executable, "-S", "-c", "print('up', flush=True); import time; time.sleep(60)"]
 PARENT = [sys.executable, "-S", "-c", f"import subprocess; p = subprocess.Popen({SLEEPER!r}); print(p.pid, flush=True)"]

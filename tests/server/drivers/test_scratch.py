@@ -94,6 +94,18 @@ async def test_an_idle_copy_goes_and_one_in_use_stays(tree: Path, tmp_path: Path
     assert (again, (again / "agent.py").exists()) == (idle, True)
 
 
+async def test_what_a_killed_server_left_goes_and_another_trees_copies_stay(tree: Path, tmp_path: Path) -> None:
+    left = await Scratch(tree, tmp_path / "scratch").enter("chat_left")
+    (tmp_path / "other").mkdir()
+    others = await Scratch(tmp_path / "other", tmp_path / "scratch").enter("chat_other")
+    scratch = Scratch(tree, tmp_path / "scratch")
+    copies = await asyncio.gather(scratch.enter("chat_1"), scratch.enter("chat_2"))
+    assert [copy.is_dir() for copy in copies] == [True, True]
+    assert not left.exists()
+    scratch.clear()
+    assert others.is_dir()
+
+
 async def test_two_turns_of_one_chat_at_once_share_one_copy(tree: Path, tmp_path: Path) -> None:
     scratch = Scratch(tree, tmp_path / "scratch")
     folders = await asyncio.gather(*(scratch.enter("chat_1") for _ in range(5)))
@@ -102,7 +114,7 @@ async def test_two_turns_of_one_chat_at_once_share_one_copy(tree: Path, tmp_path
 
 async def test_a_chat_id_that_is_no_folder_name_stays_inside(tree: Path, tmp_path: Path) -> None:
     folder = await Scratch(tree, tmp_path / "scratch").enter("../../etc/x")
-    assert folder.parent == tmp_path / "scratch"
+    assert folder.resolve().is_relative_to(tmp_path / "scratch")
 
 
 async def test_a_copy_that_the_agent_made_read_only_goes_as_well(tree: Path, tmp_path: Path) -> None:
