@@ -27,6 +27,9 @@ import time
 from types import ModuleType
 from typing import Any
 
+if sys.version_info < (3, 8):  # noqa: UP036 - not our interpreter, but the one that [graders] names
+    sys.exit("this is Python " + sys.version.split()[0])
+
 
 def _load_siblings() -> None:
     """The other files of this folder under their full names, without evalfleet being installed for this interpreter.
