@@ -30,7 +30,12 @@ GRACE = 5.0  # seconds between SIGTERM and SIGKILL when a run is cancelled
 STDERR_KEPT = 8 * 1024
 
 _OURS = re.compile(r"EVALFLEET_.*|SPLOX_API_KEY")
-_INTERPRETER = re.compile(r"(?:python|pypy|node|ruby|perl|php|bash|dash|zsh|sh)[0-9.]*")
+# Interpreters that run the file they are given first, and their flags that take no value of their own.
+_INTERPRETERS = (
+    (re.compile(r"(?:python|pypy)[0-9.]*"), re.compile(r"-[bBdEIOPqsSuvx]+")),
+    (re.compile(r"(?:ba|da|z|k)?sh"), re.compile(r"-[aefhuvx]+")),
+    (re.compile(r"(?:node|ruby|perl|php)[0-9.]*"), re.compile(r"(?!)")),
+)
 
 
 def turn_document(turn: Turn) -> bytes:
@@ -185,10 +190,11 @@ class CommandDriver:
 
     def _script(self, program: str) -> str | None:
         """The file that an interpreter is asked to run, where that is plain to see."""
-        rest = self._harness.argv[1:]
-        if not _INTERPRETER.fullmatch(Path(program).name) or not rest or rest[0].startswith("-"):
+        flags = next((flags for name, flags in _INTERPRETERS if name.fullmatch(Path(program).name)), None)
+        if flags is None:
             return None
-        return rest[0]
+        first = next((word for word in self._harness.argv[1:] if not flags.fullmatch(word)), "-")
+        return None if first.startswith("-") else first
 
 
 class Tail:

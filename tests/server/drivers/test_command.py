@@ -365,19 +365,28 @@ async def test_a_program_that_only_looks_startable_is_told_when_it_starts(
     await agent.aclose()
 
 
-def test_a_script_that_an_interpreter_would_not_find_is_refused_beforehand(tmp_path: Path) -> None:
-    agent = make_driver(HarnessConfig("h", CommandHarness(("python3", "agent.py"))), tmp_path, tmp_path)
+@pytest.mark.parametrize(
+    "argv",
+    [("python3", "agent.py"), ("python3", "-S", "-uB", "agent.py", "x"), ("sh", "-eu", "agent.py"), ("sh", "agent.py")],
+    ids=" ".join,
+)
+def test_a_script_that_an_interpreter_would_not_find_is_refused_beforehand(
+    tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    agent = make_driver(HarnessConfig("h", CommandHarness(argv)), tmp_path, tmp_path)
     with pytest.raises(ConfigError, match=r"agent\.py is not there"):
         agent.check()
     (tmp_path / "agent.py").touch()
     agent.check()
-    make_driver(HarnessConfig("h", CommandHarness(("python3", "-m", "agent"))), tmp_path, tmp_path).check()
 
 
-def test_a_harness_without_a_driver_is_refused(tmp_path: Path) -> None:
-    for harness in (None, HarnessConfig("h")):
-        with pytest.raises(ConfigError, match=r"\[harness\.command\], \[harness\.http\] or \[harness\.openai\]"):
-            make_driver(harness, tmp_path, tmp_path)
+@pytest.mark.parametrize(
+    "argv",
+    [("python3", "-m", "agent"), ("python3", "-c", "pass"), ("sh", "-c", "true"), ("sh",), ("env", "agent.py")],
+    ids=" ".join,
+)
+def test_where_no_script_is_plain_to_see_nothing_is_refused(tmp_path: Path, argv: tuple[str, ...]) -> None:
+    make_driver(HarnessConfig("h", CommandHarness(argv)), tmp_path, tmp_path).check()
 
 
 async def gone(pid: int) -> None:
