@@ -227,6 +227,8 @@ class _Call:
                 self._channel.sendall(frames.pack(document))
             except OSError:
                 return True  # it died or does not read; its death or the limit ends the call
+            finally:
+                self._channel.settimeout(None)  # with one, MSG_DONTWAIT would wait
         return True
 
     def _reap(self) -> bool:
