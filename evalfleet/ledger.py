@@ -16,7 +16,7 @@ Keys, all below one prefix (`ef:` unless set):
     s:<submission>:plays     attempt → played, waits for graders
     s:<submission>:grading   attempt → incarnation that grades it
     s:<submission>:records   attempt → judged, waits for the aggregator
-    s:<submission>:misses    attempt → what is known of one that stays missing
+    s:<submission>:notes     lines for the artifact that are no attempt: what stays missing, and context (S9)
     s:<submission>:done      attempt → outcome; recorded on the evaluation, or in evidence and being sent
     s:<submission>:givenup   conversation or attempt → why nobody tries again before a resume
     s:<submission>:losses    conversation or attempt → workers it has cost
@@ -27,6 +27,7 @@ Keys, all below one prefix (`ef:` unless set):
 from __future__ import annotations
 
 import enum
+import itertools
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -218,7 +219,7 @@ class Ledger:
         sub = plan.id
         with self.redis.pipeline(transaction=True) as pipe:
             pipe.set(self._key(sub, "plan"), zlib.compress(plan.dumps()))
-            pipe.delete(*self._keys(sub, "givenup losses tries misses done outcomes counts published returned hint"))
+            pipe.delete(*self._keys(sub, "givenup losses tries notes done outcomes counts published returned hint"))
             pipe.hdel(self._key(sub, "meta"), "reason", "code", "completed", "paused", "draining")
             pipe.hset(
                 self._key(sub, "meta"),
@@ -393,9 +394,9 @@ class Ledger:
         self.redis.publish(self._wake, submission)
 
     @_guarded
-    def put_miss(self, submission: str, attempt: Attempt, line: bytes) -> None:
-        """What is known of an attempt that stays missing; goes to the artifact, never to the evaluation."""
-        self.redis.hset(self._key(submission, "misses"), str(attempt), zlib.compress(line))
+    def put_note(self, submission: str, name: str, line: bytes) -> None:
+        """A line for the artifact that is nobody's attempt; never goes to the evaluation. `name` keeps it single."""
+        self.redis.hset(self._key(submission, "notes"), name, zlib.compress(line))
 
     @_guarded
     def put_play(self, submission: str, attempt: Attempt, play: bytes) -> bool:
@@ -471,19 +472,17 @@ class Ledger:
     @_guarded
     def records(self, submission: str, most: int = 500) -> dict[Attempt, bytes]:
         """Up to about `most` records that wait for the aggregator."""
-        return self._lines(submission, "records", most)
+        return {Attempt.parse(name): line for name, line in self._lines(submission, "records", most)}
 
     @_guarded
-    def misses(self, submission: str) -> dict[Attempt, bytes]:
-        return self._lines(submission, "misses", 100_000)
+    def notes(self, submission: str, most: int = 500) -> dict[str, bytes]:
+        """Up to about `most` lines that wait for the artifact."""
+        return dict(self._lines(submission, "notes", most))
 
-    def _lines(self, submission: str, name: str, most: int) -> dict[Attempt, bytes]:
-        found: dict[Attempt, bytes] = {}
-        for field_, blob in self.redis.hscan_iter(self._key(submission, name), count=200):
-            found[Attempt.parse(field_.decode())] = zlib.decompress(blob)
-            if len(found) >= most:
-                break
-        return found
+    def _lines(self, submission: str, name: str, most: int) -> Iterator[tuple[str, bytes]]:
+        stored = self.redis.hscan_iter(self._key(submission, name), count=200)
+        for field_, blob in itertools.islice(stored, most):
+            yield field_.decode(), zlib.decompress(blob)
 
     @_guarded
     def confirm(self, submission: str, recorded: Mapping[Attempt, str]) -> None:
@@ -495,10 +494,10 @@ class Ledger:
             )
 
     @_guarded
-    def drop_misses(self, submission: str, attempts: Iterable[Attempt]) -> None:
-        fields = [str(a) for a in attempts]
+    def drop_notes(self, submission: str, names: Iterable[str]) -> None:
+        fields = list(names)
         if fields:
-            self.redis.hdel(self._key(submission, "misses"), *fields)
+            self.redis.hdel(self._key(submission, "notes"), *fields)
 
     # -- the dispatcher ---------------------------------------------------------------------------------------------
 
@@ -623,7 +622,7 @@ class Ledger:
 
 
 _NAMES = (
-    "plan", "meta", "claims", "published", "returned", "plays", "grading", "records", "misses", "done", "givenup",
+    "plan", "meta", "claims", "published", "returned", "plays", "grading", "records", "notes", "done", "givenup",
     "losses", "tries", "outcomes", "counts", "hint",
 )  # fmt: skip
 

@@ -204,7 +204,7 @@ def validate(
         typer.echo(json.dumps(found.document(), ensure_ascii=False))
     else:
         typer.echo(found.render())
-    return 2 if found.problems else 0
+    return 0 if found.ok else 2
 
 
 @app.command()
@@ -490,9 +490,10 @@ def _show_plan(prepared: Any, options: Options, *, files: bool) -> int:
     from scheduler.plan import render_plan
 
     if files:
-        from evalfleet.tree import harness_files
+        from evalfleet.tree import read_tree_version
+        from scheduler.plan import render_files
 
-        typer.echo("\n".join(harness_files(prepared.config)))
+        typer.echo(render_files(read_tree_version(prepared.config)))
         return 0
     typer.echo(render_plan(prepared.plan, recorded_already(prepared, options)))
     return 0

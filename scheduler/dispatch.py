@@ -183,7 +183,7 @@ class Dispatcher:
                 self.publisher.aggregate(sub)
             return None
         if any(str(a) in given_up or str(a.conversation) in given_up for a in missing):
-            if self.ledger.misses(sub):
+            if self.ledger.notes(sub, 1):
                 self.publisher.aggregate(sub)  # what is known of them belongs in the artifact first
                 self._watch_for_stall(0, 0, 0, None)
                 return None

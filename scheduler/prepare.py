@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +21,9 @@ from scheduler.pins import Pin, file_digests
 from scheduler.plan import build_plan
 from scheduler.select import DRAFT, Selection, select
 from scheduler.validate import Validation, validate
+
+DRAFTS_FILE = "--scenarios"
+"""How places in drafts are named: they are no file of the tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +50,14 @@ def check(
     by_ast: bool = False,
 ) -> Validation:
     """Everything that would refuse a run of this tree."""
-    root = find_tree(start)
-    found = validate(
-        root,
+    return validate(
+        find_tree(start),
         words=words,
+        drafts=None if drafts is None else parse_case(drafts, name=DRAFT, file=DRAFTS_FILE),
         target=on_target,
         results=results,
         environment=environment,
         import_graders=not by_ast,
-    )
-    if drafts is None:
-        return found
-    loaded = parse_case(drafts, name=DRAFT, file="--scenarios")
-    return replace(
-        found,
-        cases=(*found.cases, *loaded.cases),
-        problems=(*found.problems, *loaded.problems),
-        warnings=(*found.warnings, *loaded.warnings),
     )
 
 
@@ -99,7 +93,7 @@ def prepare(
     found.raise_if_refused()
     config = found.config
     assert config is not None
-    draft = next((case for case in found.cases if case.file == "--scenarios"), None)
+    draft = next((case for case in found.cases if case.file == DRAFTS_FILE), None)
     cases = [case for case in found.cases if case is not draft]
     selection = select(cases, words, root=config.root, drafts=draft, trials=trials)
     bundle = _bundle(config, selection.cases)

@@ -194,7 +194,7 @@ def test_an_ended_submission_leaves_nothing_behind(ledger: Ledger) -> None:
     ledger.publish(plan.id, list(plan.conversations()))
     ledger.put_record(plan.id, Attempt(0, 0, 0), b"x", "passed")
     ledger.give_up(plan.id, Conversation(0, 2), "why")
-    ledger.put_miss(plan.id, Attempt(0, 0, 2), b"y")
+    ledger.put_note(plan.id, "0:0:2", b"y")
     ledger.forget(plan.id)
     assert set(ledger.redis.keys(f"{ledger.prefix}*")) == before
     assert ledger.submissions() == []

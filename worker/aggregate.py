@@ -85,13 +85,13 @@ class Aggregator:
         replay = self.ledger.take_replay(sub)
         try:
             records = self.ledger.records(sub, BATCH)
-            misses = self.ledger.misses(sub)
-            if not records and not misses and not replay:
+            notes = self.ledger.notes(sub, BATCH)
+            if not records and not notes and not replay:
                 return False
             with RECORD_SECONDS.time():
-                self._write(records, misses)
+                self._write(records, notes)
                 self.index.refresh()
-                self.ledger.drop_misses(sub, misses)
+                self.ledger.drop_notes(sub, notes)
                 chosen = {a: self._entry(a) for a in records}
                 if replay:
                     chosen |= self._unrecorded()
@@ -103,11 +103,11 @@ class Aggregator:
             raise
         return True
 
-    def _write(self, records: Mapping[Attempt, bytes], misses: Mapping[Attempt, bytes]) -> None:
+    def _write(self, records: Mapping[Attempt, bytes], notes: Mapping[str, bytes]) -> None:
         """Evidence before record: what is not in the artifact yet becomes its next segment."""
         self.index.refresh()
         lines = [jsontext.loads(blob) for a, blob in records.items() if self._entry(a) is None]
-        lines += [jsontext.loads(blob) for a, blob in misses.items() if self._entry(a) is None]
+        lines += [jsontext.loads(blob) for blob in notes.values()]
         append_segment(self.store, self.plan.artifact, lines)
 
     def _entry(self, attempt: Attempt) -> IndexEntry | None:

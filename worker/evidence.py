@@ -100,6 +100,33 @@ def attempt_line(plan: Plan, play: Play, judgement: Judgement, answers: Sequence
     return line
 
 
+def context_line(plan: Plan, play: Play) -> dict[str, Any]:
+    """A scenario that was played and is not scored: what was said, and no verdict (S9)."""
+    case = plan.cases[play.attempt.case]
+    return {
+        "format": FORMAT,
+        "case": case.name,
+        "scenario": plan.scenario(play.attempt).id,
+        "trial": play.attempt.trial,
+        "evaluation": None,
+        "outcome": "context",
+        "reason": None,
+        "run_id": play.run_id,
+        "chat_id": play.chat_id,
+        "meaning": meaning_json(play.meaning),
+        "trial_record": play.trial.to_json(),
+        "findings": [],
+        "graders": [],
+        "judge_score": None,
+        "judge_feedback": None,
+        "tries": [dict(t) for t in play.tries],
+        "recorded": "here",
+        "usage": None,
+        "context": True,
+        "at": now_text(),
+    }
+
+
 def missing_line(plan: Plan, attempt: Attempt, gave_up: GaveUp) -> dict[str, Any]:
     """What is known of an attempt that has no result: its tries and why (S16, S17)."""
     line = _head(plan, attempt)

@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 CANCEL_GRACE_S = 60.0
 """How long a cancelled run may take to become terminal before its attempt stays missing (S13)."""
+LATE_S = 0.2
+"""We cancel this much after the limit: by the platform's clock the time must be spent then (S12)."""
+CLOCK_S = 2.0
+"""How well we know the platform's clock."""
 USAGE_WAIT_S = 10.0
 """How long `final` usage is awaited after the last turn (S15)."""
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
@@ -67,6 +71,8 @@ class Played:
     link: Mapping[str, Any] | None = None
     """The run to record when no turn of this scenario was played: the chat's last (S8)."""
     usage: Mapping[str, Any] | None = None
+    context: bool = False
+    """Played because a later scenario needs it: for the artifact, never scored (S9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,17 +216,14 @@ class Player:
     ) -> None:
         """Decide what the scenario's turns mean and hand it over, or end this try."""
         scenario = self.case.scenarios[step.scenario].scenario
-        if turns:
-            meaning = meaning_of(turns, timeout=scenario.timeout, infra_codes=self.plan.infra_codes)
-        else:
-            meaning = RunMeaning(Meaning.RESULT, "")
+        meaning = meaning_of(turns, timeout=scenario.timeout, infra_codes=self.plan.infra_codes, not_played=not_played)
         if meaning.meaning is Meaning.NO_RESULT:
             raise _NoResult(meaning.reason, meaning.code)
         if meaning.retryable_agent and not last and await self._tries_left(this.number):
             raise _NoResult(meaning.reason, meaning.code)
         attempt = Attempt(self.conversation.case, step.scenario, self.conversation.trial)
-        if attempt not in self.open:
-            return
+        if attempt not in self.open and step.scored:
+            return  # its evidence is there from an earlier try, or command
         if final:
             await self._read_usage(this)
         played = Played(
@@ -231,9 +234,11 @@ class Player:
             not_played=not_played,
             link=last_run if not turns else None,
             usage=this.usage if final else None,
+            context=not step.scored,
         )
         await self.hand_over(played)
-        self.open.remove(attempt)
+        if step.scored:
+            self.open.remove(attempt)
 
     async def _tries_left(self, number: int) -> bool:
         if not self._made_new:
@@ -413,13 +418,21 @@ class _Watch:
         kind, data = event.get("type"), event.get("data") or {}
         if kind == "run.status_changed" and data.get("to") == "running" and not limit.running:
             limit.running = True
-            age = time.time() + self.platform.clock_offset - _epoch(event.get("created_at"))
-            limit.move(time.monotonic() + max(self.left - max(age, 0.0), 0.0))
+            limit.move(time.monotonic() + max(self.left - self._age(event), 0.0) + LATE_S)
         elif kind == "run.status_changed" and data.get("to") in TERMINAL:
             limit.move(time.monotonic() + 30.0)  # what is left is reading the journal's end
         elif kind == "interaction.created" and self.cancelling is None:
             self._cancel()  # nobody answers in an evaluation (S12)
             limit.move(time.monotonic() + CANCEL_GRACE_S)
+
+    def _age(self, event: Mapping[str, Any]) -> float:
+        """Seconds that a run found again has been running; 0 for one that has just begun, whose start we have seen.
+
+        The server's clock is known to about a second. An estimate that is too high would cancel before the time is
+        spent, which reads as an ordinary cancelled run and is tried again; so it leaves that second out.
+        """
+        age = time.time() + self.platform.clock_offset - _epoch(event.get("created_at"))
+        return age - CLOCK_S if age > CLOCK_S else 0.0
 
     def _cancel(self) -> None:
         self.cancelling = asyncio.ensure_future(self._send_cancel())

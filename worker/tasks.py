@@ -35,7 +35,7 @@ from evalfleet.results import ResultsStore, results_store
 from evalfleet.settings import Settings
 from evalfleet.telemetry import ATTEMPTS, CLAIMS, CONVERSATION_SECONDS, GIVEN_UP, HELD, RETRIES, SLOTS
 from worker.aggregate import Aggregator, aggregate
-from worker.evidence import Play, attempt_line, missing_line
+from worker.evidence import Play, attempt_line, context_line, missing_line
 from worker.grade import MORE_GRADES, grade, judge_now, needs_graders
 from worker.grader_pool import (
     GraderPool,
@@ -210,7 +210,9 @@ class Crew:
 
     def _take(self, plan: Plan, played: Played) -> None:
         play = Play.of(played)
-        if needs_graders(plan, play):
+        if played.context:
+            self.ledger.put_note(plan.id, f"context {play.attempt}", jsontext.dumps(context_line(plan, play)))
+        elif needs_graders(plan, play):
             if self.ledger.put_play(plan.id, play.attempt, jsontext.dumps(play.to_json())):
                 self.publisher.grade(plan.id, play.attempt)
         else:
@@ -220,7 +222,7 @@ class Crew:
     def _give_up(self, plan: Plan, conversation: Conversation, gave_up: GaveUp) -> None:
         GIVEN_UP.labels(gave_up.code).inc()
         for attempt in gave_up.attempts:
-            self.ledger.put_miss(plan.id, attempt, jsontext.dumps(missing_line(plan, attempt, gave_up)))
+            self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(missing_line(plan, attempt, gave_up)))
         self.ledger.give_up(plan.id, conversation, gave_up.reason, gave_up.code)
         self.publisher.aggregate(plan.id)
 
@@ -257,7 +259,7 @@ class Crew:
         if graded.judgement.outcome != "missing":
             self._record(plan, attempt, line)
         elif self.ledger.count_grade(submission, attempt) > MORE_GRADES:
-            self.ledger.put_miss(submission, attempt, jsontext.dumps({**line, "code": "judge_unavailable"}))
+            self.ledger.put_note(submission, str(attempt), jsontext.dumps({**line, "code": "judge_unavailable"}))
             self.ledger.give_up(submission, attempt, graded.judgement.reason or "", "judge_unavailable")
             self.ledger.drop_play(submission, attempt)
             self.publisher.aggregate(submission)

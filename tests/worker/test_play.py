@@ -170,7 +170,7 @@ async def test_s9_a_scenario_that_has_had_its_trials_is_played_as_context(stage:
     text = TWO.replace("user: c,", "user: c, trials: 2,")
     assert await stage.play(plan_of(text, stage.api.harness_id), trial=1) is None
     assert stage.said == [("a", 0), ("b", 1), ("c", 2)]
-    assert outcomes(stage.played) == [(1, Meaning.RESULT)]
+    assert [(p.attempt.scenario, p.context) for p in stage.played] == [(0, True), (1, False)]
 
 
 async def test_s8_a_failed_turn_does_not_stop_the_conversation(stage: Stage) -> None:
