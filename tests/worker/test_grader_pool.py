@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from worker.grader_pool import (
 )
 
 BOTH: list[Allowed] = ["best", "plain"]
-Grade = Callable[..., Awaitable[GraderAnswer]]
+Grade = Callable[[str], Coroutine[Any, Any, GraderAnswer]]
 
 JUDGED = """
 def asks(t, case, run):
