@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 from sqlalchemy import Connection, select, tuple_
 
+from evalfleet.checks.verdict import Rates
 from evalfleet.server.cursors import page_cursor, read_page_cursor
 from evalfleet.server.documents import money_text, page_of, text_of
 from evalfleet.server.schema import evaluations
+
+MISSING, PASSED, FAILED = "-", "p", "f"
+"""The letters of a case's `verdicts`, one for each of its k attempts."""
 
 FULL: Final = tuple(evaluations.c)
 STATUSES: Final = frozenset({"running", "completed", "failed", "cancelled"})
@@ -23,72 +28,58 @@ STATUSES: Final = frozenset({"running", "completed", "failed", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The sums and rates of an evaluation. Rates are None where there is nothing to compute one from."""
+    """What the attempts of an evaluation add up to."""
 
     k: int
     cases_done: int
     attempts: int
-    pass_at_1: float | None
-    pass_hat_k: float | None
     scored: int
     score_sum: Decimal
     tokens: int
     amount: Decimal
     currency: str
+    rates: Rates
 
-    @classmethod
-    def of(
-        cls,
-        k: int,
-        verdicts: Sequence[str],
-        *,
-        scored: int,
-        score_sum: Decimal,
-        tokens: int,
-        amount: Decimal,
-        currency: str,
-    ) -> Tally:
-        """`verdicts`: for each case its k letters, "-" missing, "p" passed, "f" failed."""
-        shares: list[float] = []
-        complete = reliable = recorded = 0
-        for letters in verdicts:
-            here = k - letters.count("-")
-            if not here:
-                continue
-            passed = letters.count("p")
-            recorded += here
-            shares.append(passed / here)
-            if here == k:
+
+def running_rates(k: int, verdicts: Sequence[str], *, scored: int, score_sum: Decimal) -> Rates:
+    """`evaluation_rates` (S30) from the letters of the cases, fast enough for every batch and as exact.
+
+    `verdicts`: for each case its k letters, "-" missing, "p" passed, "f" failed. Cases with as many attempts are added
+    up as whole numbers first, so there are at most k fractions however many cases there are.
+    """
+    passed_of: dict[int, int] = {}
+    cases = complete = reliable = 0
+    for letters in verdicts:
+        recorded = k - letters.count(MISSING)
+        if recorded:
+            cases += 1
+            passed = letters.count(PASSED)
+            passed_of[recorded] = passed_of.get(recorded, 0) + passed
+            if recorded == k:
                 complete += 1
                 reliable += passed == k
-        return cls(
-            k=k,
-            cases_done=complete,
-            attempts=recorded,
-            pass_at_1=sum(shares) / len(shares) if shares else None,
-            pass_hat_k=reliable / complete if complete else None,
-            scored=scored,
-            score_sum=score_sum,
-            tokens=tokens,
-            amount=amount,
-            currency=currency,
-        )
+    total = sum((Fraction(passed, recorded) for recorded, passed in passed_of.items()), Fraction(0))
+    return Rates(
+        pass_at_1=float(total / cases) if cases else None,
+        pass_hat_k=float(Fraction(reliable, complete)) if complete else None,
+        judge_score=float(Fraction(score_sum) / scored) if scored else None,
+    )
 
 
 def case_status(verdicts: str) -> str:
     """`pending` until all attempts are in, then by how many passed (S29)."""
-    if "-" in verdicts:
+    if MISSING in verdicts:
         return "pending"
-    if "f" not in verdicts:
+    if FAILED not in verdicts:
         return "passed"
-    return "flaky" if "p" in verdicts else "failed"
+    return "flaky" if PASSED in verdicts else "failed"
 
 
 def metrics_text(tally: Tally) -> str:
-    mean = float(tally.score_sum / tally.scored) if tally.scored else None
+    rates = tally.rates
     return (
-        f'{{"pass_at_1":{_rate(tally.pass_at_1)},"pass_hat_k":{_rate(tally.pass_hat_k)},"k":{tally.k},'
-        f'"judge_score":{_rate(mean)},"tokens":{tally.tokens},"amount":"{money_text(tally.amount)}",'
+        f'{{"pass_at_1":{_rate(rates.pass_at_1)},"pass_hat_k":{_rate(rates.pass_hat_k)},"k":{tally.k},'
+        f'"judge_score":{_rate(rates.judge_score)},"tokens":{tally.tokens},"amount":"{money_text(tally.amount)}",'
         f'"currency":{text_of(tally.currency)}}}'
     )
 
@@ -102,8 +93,8 @@ def _rate(value: float | None) -> str:
 
 def case_document(case: Any) -> str:
     """A case's row as the public case: no runs, no outputs (wire.md)."""
-    recorded = [str(index) for index, letter in enumerate(case.verdicts) if letter != "-"]
-    missing = [str(index) for index, letter in enumerate(case.verdicts) if letter == "-"]
+    recorded = [str(index) for index, letter in enumerate(case.verdicts) if letter != MISSING]
+    missing = [str(index) for index, letter in enumerate(case.verdicts) if letter == MISSING]
     return (
         f'{{"id":"{case.id}","key":{case.key},"name":{case.name},"status":"{case_status(case.verdicts)}",'
         f'"recorded_attempts":{"[" + ",".join(recorded) + "]" if recorded else "null"},'

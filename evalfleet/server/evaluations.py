@@ -16,18 +16,28 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
+from evalfleet.checks.verdict import CaseAttempts, evaluation_rates
 from evalfleet.contract.ids import new_id
 from evalfleet.contract.problems import ProblemField
 from evalfleet.server import harnesses
 from evalfleet.server.documents import money_text, now, text_of
-from evalfleet.server.evaluation_documents import FULL, Tally, case_document, document, metrics_text
+from evalfleet.server.evaluation_documents import (
+    FAILED,
+    FULL,
+    MISSING,
+    PASSED,
+    Tally,
+    case_document,
+    document,
+    metrics_text,
+    running_rates,
+)
 from evalfleet.server.idempotency import Answer
 from evalfleet.server.journal import TERMINAL
 from evalfleet.server.refusal import field, invalid, not_found, refuse
 from evalfleet.server.runs import IN_CHUNK, usage_of_chats
 from evalfleet.server.schema import attempts, evaluation_cases, evaluation_chats, evaluations, runs
 
-MISSING, PASSED, FAILED = "-", "p", "f"
 _LETTER: Final = {"passed": PASSED, "failed": FAILED}
 
 
@@ -327,14 +337,18 @@ def _add(connection: Connection, row: Any, cases: Sequence[Any], rows: Sequence[
     )
     scores = [Decimal(attempt["judge_score"]) for attempt in rows if attempt["judge_score"] is not None]
     tokens, amount, currency = _new_chats(connection, row, {attempt["chat_id"] for attempt in rows})
-    tally = Tally.of(
-        row.k,
-        list(verdicts.values()),
-        scored=row.scored + len(scores),
-        score_sum=Decimal(row.score_sum) + sum(scores, Decimal(0)),
+    scored = row.scored + len(scores)
+    score_sum = Decimal(row.score_sum) + sum(scores, Decimal(0))
+    tally = Tally(
+        k=row.k,
+        cases_done=sum(MISSING not in letters for letters in verdicts.values()),
+        attempts=row.attempts + len(rows),
+        scored=scored,
+        score_sum=score_sum,
         tokens=row.tokens + tokens,
         amount=Decimal(row.amount) + amount,
         currency=currency or row.currency,
+        rates=running_rates(row.k, list(verdicts.values()), scored=scored, score_sum=score_sum),
     )
     _store(connection, row.id, tally)
 
@@ -425,46 +439,46 @@ def _ended(status: str, what: str) -> Exception:
 def _end(connection: Connection, row: Any, status: str) -> None:
     """Count everything anew, compare with the baseline, and close."""
     cases = _cases(connection, row.id)
-    letters = {case.position: [MISSING] * row.k for case in cases}
-    scores: list[Decimal] = []
+    recorded: dict[int, dict[int, str]] = {case.position: {} for case in cases}
+    scores: dict[int, dict[int, Decimal | None]] = {case.position: {} for case in cases}
     chats: set[str] = set()
-    for attempt in connection.execute(
-        select(
-            attempts.c.position,
-            attempts.c.attempt_index,
-            attempts.c.verdict,
-            attempts.c.judge_score,
-            attempts.c.chat_id,
-        ).where(attempts.c.evaluation_id == row.id)
-    ):
-        letters[attempt.position][attempt.attempt_index] = _LETTER[attempt.verdict]
+    columns = (
+        attempts.c.position,
+        attempts.c.attempt_index,
+        attempts.c.verdict,
+        attempts.c.judge_score,
+        attempts.c.chat_id,
+    )
+    for attempt in connection.execute(select(*columns).where(attempts.c.evaluation_id == row.id)):
+        recorded[attempt.position][attempt.attempt_index] = attempt.verdict
         chats.add(attempt.chat_id)
         if attempt.judge_score is not None:
-            scores.append(Decimal(attempt.judge_score))
+            scores[attempt.position][attempt.attempt_index] = Decimal(attempt.judge_score)
+    given = [score for of_case in scores.values() for score in of_case.values() if score is not None]
     used = usage_of_chats(connection, sorted(chats))
-    verdicts = {position: "".join(row_letters) for position, row_letters in letters.items()}
-    tally = Tally.of(
-        row.k,
-        list(verdicts.values()),
-        scored=len(scores),
-        score_sum=sum(scores, Decimal(0)),
+    tally = Tally(
+        k=row.k,
+        cases_done=sum(len(verdicts) == row.k for verdicts in recorded.values()),
+        attempts=sum(len(verdicts) for verdicts in recorded.values()),
+        scored=len(given),
+        score_sum=sum(given, Decimal(0)),
         tokens=sum(usage.total_tokens for usage in used),
         amount=sum((usage.amount for usage in used), Decimal(0)),
         currency=next((usage.currency for usage in used), row.currency),
+        rates=evaluation_rates(
+            row.k, [CaseAttempts(verdicts, scores[position]) for position, verdicts in recorded.items()]
+        ),
     )
-    comparison = _comparison(connection, row, {case.key: verdicts[case.position] for case in cases})
-    _store(
-        connection,
-        row.id,
-        tally,
-        status=status,
-        completed_at=now(),
-        comparison=comparison,
-    )
+    here = {case.key: "passed" in recorded[case.position].values() for case in cases if recorded[case.position]}
+    _store(connection, row.id, tally, status=status, completed_at=now(), comparison=_comparison(connection, row, here))
 
 
-def _comparison(connection: Connection, row: Any, verdicts: dict[str, str]) -> str | None:
-    """Against the newest completed evaluation of the same suite key at the baseline commit, by case key (S31)."""
+def _comparison(connection: Connection, row: Any, here: dict[str, bool]) -> str | None:
+    """Against the newest completed evaluation of the same suite key at the baseline commit, by case key (S31).
+
+    `here`: case key → whether any attempt passed, for the cases with attempts (a cancelled evaluation may lack some,
+    which says nothing about getting better or worse).
+    """
     if row.baseline_commit is None:
         return None
     baseline = connection.execute(
@@ -483,8 +497,6 @@ def _comparison(connection: Connection, row: Any, verdicts: dict[str, str]) -> s
     if baseline is None:
         return None
     before = {case.key: PASSED in case.verdicts for case in _cases(connection, baseline)}
-    # A case that has no attempt here (a cancelled evaluation) says nothing about getting better or worse.
-    here = {key: PASSED in letters for key, letters in verdicts.items() if letters.strip(MISSING)}
     improved = sum(here[key] and not before[key] for key in here.keys() & before.keys())
     regressed = sum(before[key] and not here[key] for key in here.keys() & before.keys())
     version = harnesses.Version(row.harness_id, row.baseline_number, row.baseline_commit)

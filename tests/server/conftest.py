@@ -80,7 +80,7 @@ class Api:
 
     def key(self) -> dict[str, str]:
         self.keys += 1
-        return {"Idempotency-Key": f"key-{self.keys}"}
+        return {"Idempotency-Key": f"key-{id(self)}-{self.keys}"}
 
     async def create(self, text: str = "hello", **more: Any) -> dict[str, Any]:
         """Create a run and answer its document."""

@@ -112,7 +112,9 @@ async def test_a_raw_uuid_is_taken_for_an_id(api: Api) -> None:
     assert again["chat_id"] == run["chat_id"]
 
 
-@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", "Basic dG9rZW4=", "token-of-the-tests", "Bearer é"])
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer wrong", "Basic dG9rZW4=", "token-of-the-tests", "Bearer é"]
+)
 @pytest.mark.parametrize("path", ["/v2/runs", "/v2/nothing", "/v1/runs/x/hook/llm"])
 async def test_without_a_valid_token_there_is_nothing_but_401(api: Api, header: str | None, path: str) -> None:
     async with httpx.AsyncClient(base_url=api.url) as anonymous:
