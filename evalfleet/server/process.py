@@ -21,7 +21,6 @@ from typing import IO, Any
 
 import uvicorn
 from sqlalchemy import Connection
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from evalfleet.errors import EvalfleetError, TreeBusy, UnfitHost, UsageError
@@ -32,7 +31,7 @@ from evalfleet.server.gate import Gate
 from evalfleet.server.migrate import prepare
 from evalfleet.server.runner import Runner
 from evalfleet.server.services import Services
-from evalfleet.server.store import Store
+from evalfleet.server.store import Store, read_url
 from evalfleet.server.streams import Streams
 from evalfleet.server.trees import ServedTree, read_tree
 
@@ -182,7 +181,7 @@ async def open_stack(url: str, trees: Sequence[ServedTree], *, accounts: Mapping
         prepare(store.engine)
     except DBAPIError as problem:
         raise UnfitHost(
-            f"the database {make_url(url).render_as_string()} cannot be opened: {problem.orig}"
+            f"the database {read_url(url).render_as_string()} cannot be opened: {problem.orig}"
         ) from problem
     store.open()
     versions: dict[str, harnesses.Version] = {}
@@ -253,11 +252,8 @@ def write_ready_file(path: Path, url: str) -> None:
 @contextlib.contextmanager
 def locked(url: str) -> Iterator[None]:
     """One server for one SQLite file: a second one would take the first one's runs for a dead server's."""
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite" or not parsed.database:
-        yield
-        return
-    path = Path(parsed.database + ".lock")
+    parsed = read_url(url)
+    path = Path(f"{parsed.database}.lock")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file: IO[str] = path.open("a+", encoding="ascii")

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
@@ -237,7 +237,8 @@ def _storage_error(problem: DBAPIError) -> StorageError:
     return error
 
 
-def _engine(url: str) -> Engine:
+def read_url(url: str) -> URL:
+    """A database URL that this server can use; SettingError for any other."""
     try:
         parsed = make_url(url)
     except ArgumentError as problem:
@@ -246,6 +247,11 @@ def _engine(url: str) -> Engine:
         raise SettingError("--database", f"{parsed.get_backend_name()} is not supported yet; write sqlite:///path")
     if parsed.database in (None, "", ":memory:"):
         raise SettingError("--database", "the database must be a file: readers have connections of their own")
+    return parsed
+
+
+def _engine(url: str) -> Engine:
+    parsed = read_url(url)
     # NullPool: the writer and each reader keep one connection for the whole life of the server.
     engine = create_engine(parsed, poolclass=NullPool, connect_args={"check_same_thread": False, "timeout": 10})
 
