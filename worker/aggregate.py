@@ -96,12 +96,11 @@ class Aggregator:
                 if replay:
                     chosen |= self._unrecorded()
                 BATCH_ATTEMPTS.observe(len(chosen))
-                self._record({a: entry for a, entry in chosen.items() if entry is not None}, force=replay)
+                return self._record({a: entry for a, entry in chosen.items() if entry is not None}, force=replay)
         except EvalfleetError:
             if replay:
                 self.ledger.ask_replay(sub)
             raise
-        return True
 
     def _write(self, records: Mapping[Attempt, bytes], notes: Mapping[str, bytes]) -> None:
         """Evidence before record: what is not in the artifact yet becomes its next segment."""
@@ -130,20 +129,23 @@ class Aggregator:
                         owed[attempt] = self._entry(attempt)
         return owed
 
-    def _record(self, chosen: Mapping[Attempt, IndexEntry], *, force: bool) -> None:
+    def _record(self, chosen: Mapping[Attempt, IndexEntry], *, force: bool) -> bool:
+        """False when the submission ended because attempts are not taken: there is no further round."""
         groups: dict[int, dict[Attempt, IndexEntry]] = {}
         for attempt, entry in chosen.items():
             index = self.plan.cases[attempt.case].scenarios[attempt.scenario].evaluation
             assert index is not None
             groups.setdefault(index, {})[attempt] = entry
         for index, group in groups.items():
-            self._record_group(index, group)
+            if not self._record_group(index, group):
+                return False
         if force:
             for index in range(len(self.plan.evaluations)):
                 if index not in groups and index not in self.completed:
                     self._complete_if_done(index, None)
+        return True
 
-    def _record_group(self, index: int, group: Mapping[Attempt, IndexEntry]) -> None:
+    def _record_group(self, index: int, group: Mapping[Attempt, IndexEntry]) -> bool:
         evaluation = self.plan.evaluations[index].id
         assert evaluation is not None
         todo = dict(group)
@@ -156,14 +158,15 @@ class Aggregator:
                 self.ledger.end(
                     self.plan.id, "stopped", f"{evaluation} takes no more attempts: {problem.detail}", problem.code
                 )
-                return
+                return False
             elif problem.status in HOPELESS_STATUS:
                 self.ledger.end(self.plan.id, "stopped", f"attempts were refused: {problem}", problem.code)
-                return
+                return False
             else:
                 raise
         self.ledger.confirm(self.plan.id, {a: e.outcome for a, e in group.items()})
         self._complete_if_done(index, answer.get("evaluation"))
+        return True
 
     def _resolve_conflict(self, evaluation: str, todo: dict[Attempt, IndexEntry]) -> Mapping[str, Any]:
         """Somebody recorded other runs for some of these: say so in the artifact, send the rest (I4, S35)."""

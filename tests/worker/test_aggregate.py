@@ -1,0 +1,269 @@
+"""Evidence before record (I4), against the real server and a real Valkey; every place where an aggregator can die."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import worker.aggregate
+from evalfleet.artifact import append_segment, attempts_index, read_segments, write_plan
+from evalfleet.checks.outcome import judge
+from evalfleet.contract import jsontext
+from evalfleet.contract.client import Client
+from evalfleet.errors import StorageError, TargetUnreachable
+from evalfleet.ledger import Ledger, Meta
+from evalfleet.plan import Attempt, Conversation, Plan
+from evalfleet.results import FolderResults
+from scheduler.plan import evaluation_body
+from tests.server.conftest import TOKEN, ScriptedDriver, serving
+from tests.worker.test_play import plan_of
+from worker.aggregate import Aggregator
+from worker.evidence import Play, attempt_line, wire_attempt
+from worker.play import Played, Player
+
+pytestmark = pytest.mark.timeout(60)
+
+CASE = "scenarios:\n  - {id: one, user: a, trials: 3, expect: [final_answer_contains: a]}\n"
+
+
+class Died(BaseException):
+    """Stands for kill -9: nothing catches it, nothing after it runs."""
+
+
+def die() -> None:
+    raise Died
+
+
+class Recorder:
+    """The evaluation calls, blocking as in a worker; `before` and `after` may die."""
+
+    def __init__(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
+        self.client, self.loop = client, loop
+        self.sent: list[list[dict[str, Any]]] = []
+        self.before: Callable[[], None] = lambda: None
+        self.after: Callable[[], None] = lambda: None
+
+    def record_attempts(self, evaluation: str, attempts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        self.before()
+        self.sent.append([dict(a) for a in attempts])
+        answer: Mapping[str, Any] = self._do(self.client.record_attempts(evaluation, self.sent[-1]))
+        self.after()
+        return answer
+
+    def get_evaluation(self, evaluation: str) -> Mapping[str, Any]:
+        document: Mapping[str, Any] = self._do(self.client.get_evaluation(evaluation))
+        return document
+
+    def complete_evaluation(self, evaluation: str) -> Mapping[str, Any]:
+        document: Mapping[str, Any] = self._do(self.client.complete_evaluation(evaluation))
+        return document
+
+    def _do(self, call: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(call, self.loop).result(20)
+
+
+class Stage:
+    def __init__(self, ledger: Ledger, plan: Plan, store: FolderResults, client: Client, recorder: Recorder) -> None:
+        self.ledger, self.plan, self.store, self.client, self.recorder = ledger, plan, store, client, recorder
+
+    async def judge(self, trial: int) -> tuple[Attempt, dict[str, Any]]:
+        """Play one conversation for real and judge it; its attempt line."""
+        played: list[Played] = []
+
+        async def hand_over(one: Played) -> None:
+            played.append(one)
+
+        async def first(number: int) -> int:
+            return number
+
+        player = Player(
+            self.client, self.plan, Conversation(0, trial), evidence=(), hand_over=hand_over, first_new_try=first
+        )
+        assert await player.play() is None
+        play = Play.of(played[0])
+        judgement = judge(self.plan.scenario(play.attempt), play.trial, play.meaning, ())
+        return play.attempt, attempt_line(self.plan, play, judgement, ())
+
+    async def put(self, trial: int) -> None:
+        attempt, line = await self.judge(trial)
+        self.ledger.put_record(self.plan.id, attempt, jsontext.dumps(line), line["outcome"])
+
+    async def aggregate(self) -> None:
+        """A fresh aggregator, as another process would have."""
+        aggregator = Aggregator(self.ledger, self.plan, self.store, self.recorder)
+        self.ledger.redis.delete(f"{self.ledger.prefix}lock:aggregate:{self.plan.id}")  # a dead one's runs out
+        await asyncio.to_thread(aggregator.run, uuid.uuid4().hex, threading.Event())
+
+    @property
+    def evaluation(self) -> str:
+        evaluation = self.plan.evaluations[0].id
+        assert evaluation is not None
+        return evaluation
+
+    async def recorded(self) -> list[int] | None:
+        case = (await self.client.get_evaluation(self.evaluation))["cases"][0]
+        recorded: list[int] | None = case["recorded_attempts"]
+        return recorded
+
+    def evidence(self) -> list[int]:
+        return sorted(line["trial"] for line in read_segments(self.store, self.plan.artifact))
+
+    @property
+    def meta(self) -> Meta:
+        meta = self.ledger.meta(self.plan.id)
+        assert meta is not None
+        return meta
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(worker.aggregate, "WINDOW_S", 0.01)
+    ledger = Ledger(valkey, prefix=f"t{uuid.uuid4().hex[:8]}:")
+    ledger.open_epoch(mine=True)
+    async with serving(tmp_path, ScriptedDriver()) as api, Client(api.url, TOKEN) as client:
+        plan = plan_of(CASE, api.harness_id)
+        created = await client.create_evaluation(evaluation_body(plan, 0), key="create")
+        plan = plan.with_evaluations([created.document["id"]])
+        store = FolderResults(tmp_path / "results")
+        write_plan(store, plan)
+        ledger.add(plan, {})
+        yield Stage(ledger, plan, store, client, Recorder(client, asyncio.get_running_loop()))
+    ledger.forget(plan.id)
+    ledger.close()
+
+
+async def test_what_is_judged_becomes_evidence_then_recorded_then_the_evaluation_is_completed(stage: Stage) -> None:
+    await stage.put(0)
+    await stage.put(1)
+    await stage.aggregate()
+    assert await stage.recorded() == [0, 1]
+    assert stage.meta.state == "running"
+    await stage.put(2)
+    await stage.aggregate()
+    document = await stage.client.get_evaluation(stage.evaluation)
+    assert (document["status"], document["metrics"]["pass_hat_k"]) == ("completed", 1)
+    assert stage.meta.state == "completed"
+    assert stage.ledger.records(stage.plan.id) == {}
+    assert stage.evidence() == [0, 1, 2]
+
+
+async def test_i4_nothing_is_recorded_that_is_not_in_evidence(stage: Stage) -> None:
+    seen: list[list[int]] = []
+    stage.recorder.before = lambda: seen.append(stage.evidence())
+    await stage.put(0)
+    await stage.aggregate()
+    assert seen == [[0]]
+
+
+async def test_an_aggregator_that_dies_between_evidence_and_record_is_finished_by_the_next(stage: Stage) -> None:
+    await stage.put(0)
+    stage.recorder.before = die
+    with pytest.raises(Died):
+        await stage.aggregate()
+    assert await stage.recorded() is None
+    stage.recorder.before = lambda: None
+    await stage.aggregate()
+    assert await stage.recorded() == [0]
+    assert len(list((stage.store.root / stage.plan.artifact / "trials").iterdir())) == 1, "no second line was written"
+
+
+async def test_an_aggregator_that_dies_after_the_record_leaves_a_duplicate_and_nothing_else(stage: Stage) -> None:
+    await stage.put(0)
+    stage.recorder.after = die
+    with pytest.raises(Died):
+        await stage.aggregate()
+    stage.recorder.after = lambda: None
+    await stage.aggregate()
+    assert stage.recorder.sent[0] == stage.recorder.sent[1]
+    assert await stage.recorded() == [0]
+    assert stage.ledger.records(stage.plan.id) == {}
+
+
+async def test_evidence_whose_record_was_lost_with_redis_is_sent_by_a_replay(stage: Stage) -> None:
+    await stage.put(0)
+    stage.recorder.before = die
+    with pytest.raises(Died):
+        await stage.aggregate()
+    stage.recorder.before = lambda: None
+    stage.ledger.forget(stage.plan.id)  # Redis came back empty
+    stage.ledger.add(stage.plan, {}, replay=True)
+    await stage.aggregate()
+    assert await stage.recorded() == [0]
+
+
+async def test_i4_the_first_line_of_an_attempt_is_the_attempt_and_its_run_is_sent(stage: Stage) -> None:
+    """Two aggregators wrote the same attempt with two runs: both send the run of the first line."""
+    attempt, line = await stage.judge(0)
+    other = {**line, "run_id": (await stage.judge(1))[1]["run_id"], "outcome": "failed"}
+    append_segment(stage.store, stage.plan.artifact, [line])
+    append_segment(stage.store, stage.plan.artifact, [other])
+    stage.ledger.put_record(stage.plan.id, attempt, jsontext.dumps(other), "failed")
+    await stage.aggregate()
+    assert [(a["run_id"], a["verdict"]) for a in stage.recorder.sent[0]] == [(line["run_id"], "passed")]
+
+
+async def test_s35_an_attempt_that_somebody_else_recorded_is_marked_and_the_rest_is_sent(stage: Stage) -> None:
+    attempt, theirs = await stage.judge(0)
+    await stage.client.record_attempts(stage.evaluation, [wire_attempt(stage.plan, attempt, theirs)])
+    ours = {**theirs, "run_id": (await stage.judge(1))[1]["run_id"]}
+    stage.ledger.put_record(stage.plan.id, attempt, jsontext.dumps(ours), "passed")
+    await stage.put(2)
+    await stage.aggregate()
+    assert await stage.recorded() == [0, 2]
+    index = attempts_index(stage.store, stage.plan.artifact)
+    assert index[("c", "one", 0)].elsewhere
+    assert not index[("c", "one", 2)].elsewhere
+    assert stage.ledger.records(stage.plan.id) == {}
+
+
+async def test_a_platform_that_is_away_leaves_everything_for_the_next_message(stage: Stage) -> None:
+    def away() -> None:
+        raise TargetUnreachable("nobody answers")
+
+    await stage.put(0)
+    stage.recorder.before = away
+    with pytest.raises(TargetUnreachable):
+        await stage.aggregate()
+    assert list(stage.ledger.records(stage.plan.id)) == [Attempt(0, 0, 0)]
+    stage.recorder.before = lambda: None
+    await stage.aggregate()
+    assert stage.ledger.records(stage.plan.id) == {}
+    assert await stage.recorded() == [0]
+
+
+async def test_evidence_that_cannot_be_written_stops_the_submission_and_records_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> int:
+        raise StorageError("the disk is full: free some space")
+
+    await stage.put(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(worker.aggregate, "append_segment", full)
+        with pytest.raises(StorageError):
+            await stage.aggregate()
+    assert (stage.meta.state, stage.meta.code) == ("stopped", "storage")
+    assert "disk is full" in stage.meta.reason
+    assert stage.recorder.sent == []
+    assert await stage.recorded() is None
+
+
+async def test_an_evaluation_that_was_cancelled_meanwhile_ends_the_submission(stage: Stage) -> None:
+    await stage.put(0)
+    await stage.client.cancel_evaluation(stage.evaluation)
+    await stage.aggregate()
+    assert (stage.meta.state, stage.meta.code) == ("stopped", "evaluation_cancelled")
+
+
+async def test_only_one_aggregator_is_at_work_for_a_submission(stage: Stage) -> None:
+    await stage.put(0)
+    assert stage.ledger.lock(f"aggregate:{stage.plan.id}", "somebody", 10_000)
+    aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder)
+    await asyncio.to_thread(aggregator.run, "another", threading.Event())
+    assert stage.recorder.sent == []
