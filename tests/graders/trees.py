@@ -31,7 +31,7 @@ def case_tree(root: Path, *names: str) -> Path:
     """A tree whose graders are the fault inputs `names` of tests/cases, e.g. "F01" or "F06/json"."""
     folder = make_tree(root) / "evals" / "graders"
     for name in names:
-        shutil.copy(CASES / f"{name}.py", folder)
+        shutil.copyfile(CASES / f"{name}.py", folder / (name.rpartition("/")[2] + ".py"))
     return root
 
 
