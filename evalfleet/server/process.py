@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import uvicorn
 from sqlalchemy import Connection
@@ -34,6 +34,9 @@ from evalfleet.server.services import Services
 from evalfleet.server.store import Store, read_url
 from evalfleet.server.streams import Streams
 from evalfleet.server.trees import ServedTree, read_tree
+
+if TYPE_CHECKING:
+    from evalfleet.server.judge import Judge
 
 _log = logging.getLogger(__name__)
 
@@ -174,8 +177,6 @@ async def open_stack(url: str, trees: Sequence[ServedTree], *, accounts: Mapping
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"two trees are called {name!r}: give each [harness] name its own")
-    from evalfleet.server.judge import Judge
-
     store = Store(url)
     try:
         prepare(store.engine)
@@ -197,10 +198,18 @@ async def open_stack(url: str, trees: Sequence[ServedTree], *, accounts: Mapping
         streams=streams,
         runner=Runner(store, streams, drivers, agents=agents),
         commits={version.harness_id: version.commit for version in versions.values()},
-        judges={versions[tree.name].harness_id: Judge(tree.config.judge) for tree in trees},
+        judges={versions[tree.name].harness_id: judge for tree in trees if (judge := _judge(tree)) is not None},
     )
     ids = {name: version.harness_id for name, version in versions.items()}
     return Stack(create_app(services, accounts), services, ids, list(drivers.values()))
+
+
+def _judge(tree: ServedTree) -> Judge | None:
+    if tree.config.judge is None:
+        return None
+    from evalfleet.server.judge import Judge  # brings an HTTP client, which most trees do without
+
+    return Judge(tree.config.judge)
 
 
 async def register(store: Store, tree: ServedTree) -> harnesses.Version:

@@ -154,7 +154,7 @@ def add_run_routes(app: FastAPI, services: Services) -> None:
         fields.done()
         harness_id = await store.read(lambda connection: runs.harness_of(connection, account, run_id))
         judge = services.judges.get(harness_id)
-        if judge is None or not judge.configured:
+        if judge is None:
             raise refuse(
                 "judge_not_configured",
                 "This server has no judge: t.llm needs [judge] base_url and model in evalfleet.toml.",

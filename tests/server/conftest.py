@@ -16,7 +16,7 @@ import pytest
 from evalfleet.server.driving import Ended, Sink, Turn
 from evalfleet.server.process import Server, Stack, listen, open_stack, url_of, uvicorn_config
 from evalfleet.server.trees import ServedTree
-from evalfleet.treeconfig import HarnessConfig, TreeConfig
+from evalfleet.treeconfig import HarnessConfig, JudgeConfig, TreeConfig
 
 COMMIT = "371758ecf28e8240192e4731080a7436fb492a09"
 OTHER_COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -119,10 +119,16 @@ def run_body(harness_id: str, text: str = "hello", **more: Any) -> dict[str, Any
 
 @contextlib.asynccontextmanager
 async def serving(
-    folder: Path, driver: ScriptedDriver, *, commit: str = COMMIT, agents: int = 256, name: str = "concierge"
+    folder: Path,
+    driver: ScriptedDriver,
+    *,
+    commit: str = COMMIT,
+    agents: int = 256,
+    name: str = "concierge",
+    judge: JudgeConfig | None = None,
 ) -> AsyncIterator[Api]:
     """A server over `folder/server.sqlite3`, and a client with the first account's token."""
-    tree = ServedTree(TreeConfig(root=folder, harness=HarnessConfig(name)), name, commit, driver)
+    tree = ServedTree(TreeConfig(root=folder, harness=HarnessConfig(name), judge=judge), name, commit, driver)
     (folder / "agent.py").write_text("print('hi')\n", encoding="utf-8")
     stack = await open_stack(
         f"sqlite:///{folder / 'server.sqlite3'}", [tree], accounts={TOKEN: "main", OTHER_TOKEN: "other"}, agents=agents
