@@ -128,8 +128,11 @@ class Cage:
     @classmethod
     async def start(cls, root: Path, settings: GraderSettings, *, allowed: Allowed = "best") -> Self:
         """Start the interpreter on the unpacked bundle at `root`. UnfitHost if it cannot serve."""
-        scratch = Path(tempfile.mkdtemp(prefix="evalfleet-grading-"))
-        ours, theirs = socket.socketpair()
+        try:
+            scratch = Path(tempfile.mkdtemp(prefix="evalfleet-grading-"))
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise UnfitHost(f"graders cannot be run on this host: {error}") from error
         process = None
         try:
             with tempfile.TemporaryFile() as complaints:

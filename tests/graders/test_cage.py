@@ -411,6 +411,44 @@ async def test_f10_graders_start_from_a_busy_threaded_process_without_a_fork_of_
             thread.join()
 
 
+def test_it_works_on_the_workers_uvloop(tmp_path: Path) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    make_tree(tmp_path, it="def yes(t, case, run): return True\n")
+
+    async def some() -> list[Ending]:
+        async with caged(tmp_path) as call:
+            return await asyncio.gather(*(call("it.yes") for _ in range(20)))
+
+    assert all(ending.said["answer"]["pass"] for ending in uvloop.run(some()))
+
+
+@needs_linux
+async def test_a_fork_bomb_is_ended_with_its_call(tmp_path: Path) -> None:
+    body = """
+        import os, time
+        def bomb(t, case, run):
+            until = time.monotonic() + 10
+            for _ in range(4):  # 16 processes at once that go on forking: enough to outrun a sweep, too few to hurt
+                try:
+                    os.fork()
+                except OSError:
+                    pass
+            while time.monotonic() < until:
+                if os.fork() == 0:
+                    os.setsid()
+                else:
+                    os._exit(0)
+    """
+    make_tree(tmp_path, it=textwrap.dedent(body))
+    async with caged(tmp_path) as call:
+        if not call.cage.cages.pid_namespace:
+            pytest.skip("this host gives no PID namespaces")
+        await call("it.nothing_here")
+        resting = processes_of(str(tmp_path))
+        assert (await call("it.bomb", 0.5)).end in {"limit", "died"}
+        assert processes_of(str(tmp_path)) == resting
+
+
 def test_which_walls_stand_is_said(tmp_path: Path) -> None:
     cages = capabilities()
     assert isinstance(cages, Cages)
