@@ -90,12 +90,12 @@ class Dispatcher:
             return None
         if meta.state != "running":
             return self._ended(meta)
-        for conversation in self.ledger.take_returned(sub):
-            self._offer(conversation, front=True)
         now = self.clock()
         if now >= self._reap_at:
             self._reap_at = now + REAP_EVERY_S
             self._reap()
+        for conversation in self.ledger.take_returned(sub):
+            self._offer(conversation, front=True)
         if now >= self._reconcile_at:
             self._reconcile_at = now + RECONCILE_EVERY_S
             self._reconcile(self.ledger.snapshot(sub))

@@ -14,6 +14,7 @@ from pathlib import Path
 from evalfleet.checks.case import Case, parse_case
 from evalfleet.errors import UsageError
 from evalfleet.graders.bundle import Bundle, build_bundle
+from evalfleet.graders.check import resolve_python
 from evalfleet.plan import Plan, PlannedGraders, PlannedTarget
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig, find_tree, read_tree_version
@@ -101,7 +102,7 @@ def prepare(
     if bundle is not None:
         graders = PlannedGraders(
             digest=bundle.digest,
-            python=config.graders.python,
+            python=resolve_python(config.graders.python, config.root),
             env=config.graders.env,
             network=config.graders.network,
             memory_mb=config.graders.memory_mb,

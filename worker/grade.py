@@ -38,7 +38,9 @@ class Graded:
 def needs_graders(plan: Plan, play: Play) -> bool:
     """Only a trial that has a result of its own is worth a judge's time (S12)."""
     return (
-        bool(plan.scenario(play.attempt).graders) and play.meaning.meaning is Meaning.RESULT and bool(play.trial.turns)
+        bool(plan.scenario(play.attempt).graders)
+        and play.meaning.meaning is Meaning.RESULT
+        and play.trial.not_played is None
     )
 
 

@@ -86,18 +86,18 @@ class GaveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class StopSubmission(Exception):  # noqa: N818  - a decision that travels, not an error of ours
+class StopSubmission(Exception):
     """Every further launch would fail too (S17); says so in words for people and a word for programs."""
 
     reason: str
     code: str
 
 
-class Draining(Exception):  # noqa: N818  - as above
+class Draining(Exception):
     """The command is leaving: this conversation starts no further run and goes back."""
 
 
-class _NoResult(Exception):  # noqa: N818  - as above
+class _NoResult(Exception):
     """This try cannot give a result any more; the next one starts in a fresh chat."""
 
     def __init__(self, reason: str, code: str, *, final: bool = False) -> None:

@@ -27,6 +27,7 @@ from evalfleet.errors import (
     ProblemAnswer,
     StorageError,
     TargetUnreachable,
+    UnfitHost,
 )
 from evalfleet.graders.bundle import unpack
 from evalfleet.ledger import Claimed, Hold, Ledger
@@ -77,7 +78,9 @@ class Crew:
         self._pool: GraderPool | None = None
         self._bundles: dict[str, Path] = {}
         self._listener = threading.Thread(target=self._listen, name="evalfleet-wakes", daemon=True)
-        self._bundle_folder = tempfile.TemporaryDirectory(prefix="evalfleet-graders-")
+        self._bundle_folder = tempfile.TemporaryDirectory(
+            prefix="evalfleet-graders-", dir=settings.state, ignore_cleanup_errors=True
+        )
         SLOTS.set(slots)
         HELD.set_function(lambda: self.heart.held)
 
@@ -246,6 +249,9 @@ class Crew:
         except concurrent.futures.CancelledError:
             self.ledger.release_grade(submission, attempt)
             return
+        except UnfitHost as unfit:
+            self._cannot_grade(plan, attempt, unfit)
+            return
         except (StorageError, TargetUnreachable) as trouble:
             log.warning("grading %s of %s goes back: %s", attempt, submission, trouble)
             self.ledger.release_grade(submission, attempt)
@@ -266,6 +272,13 @@ class Crew:
         else:
             self.ledger.release_grade(submission, attempt)
             self.publisher.grade(submission, attempt)
+
+    def _cannot_grade(self, plan: Plan, attempt: Attempt, unfit: UnfitHost) -> None:
+        """This host lost its cage twice under one call: another worker may do better, and somebody has to end it."""
+        log.warning("grading %s of %s: %s", attempt, plan.id, unfit)
+        if self.ledger.count_grade(plan.id, attempt) > MORE_GRADES:
+            self.ledger.end(plan.id, "stopped", unfit.message, "grader_cage")
+        self.ledger.release_grade(plan.id, attempt)
 
     async def _call_grader(
         self, plan: Plan, name: str, case: dict[str, Any], run: dict[str, Any], play: Play

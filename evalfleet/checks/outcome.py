@@ -27,9 +27,11 @@ INFRA_CODES = frozenset(
         "rate_limited",
         "internal_error",
         "upstream_unavailable",
+        "agent_not_started",
     }
 )
-"""Failure codes of a run that are the platform's trouble, never the agent's (S17)."""
+"""Failure codes of a run that are trouble of ours or the platform's, never the agent's (S17). `agent_not_started` is
+our own server's: the operator's program could not be run at all, so the agent has had no say."""
 
 STOPPING_CODES = frozenset({"out_of_funds", "usage_window_exceeded"})
 """Of these, the ones after which every further launch would fail too: the evaluation stops (S17)."""
@@ -212,11 +214,18 @@ def judge(scenario: Scenario, trial: Trial, meaning: RunMeaning, answers: Sequen
     score, feedback = _score(answers), _feedback(scenario, answers)
     failed = [finding for finding in findings if not finding.passed]
     if failed:
-        return Judgement("failed", failed[0].sentence, findings, score, feedback)
+        return Judgement("failed", _with_error(failed[0], trial), findings, score, feedback)
     if trial.error is not None and all(expectation.negative for expectation in scenario.expect):
         reason = f"{trial.error} (the scenario says only what must not happen, which does not pass a turn that failed)"
         return Judgement("failed", reason, findings, score, feedback)
     return Judgement("passed", None, findings, score, feedback)
+
+
+def _with_error(finding: Finding, trial: Trial) -> str:
+    """The first failure, and beside it that the run itself failed: else a crash reads as a missing tool call."""
+    if trial.error is None or trial.error in finding.sentence:
+        return finding.sentence
+    return f"{finding.sentence} ({one_line(trial.error, FEEDBACK_LINE)})"
 
 
 def _grader_places(scenario: Scenario) -> list[int]:

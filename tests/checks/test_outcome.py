@@ -127,6 +127,16 @@ def test_what_the_agent_kept_from_being_played_has_failed() -> None:
     assert summed_up(judgement) == ("failed", said)
 
 
+def test_a_run_that_failed_is_named_beside_the_first_failure() -> None:
+    """Else a crash reads as a missing tool call."""
+    crashed = trial_with(error="the run failed: agent_exit: exit status 3")
+    judgement = judge(scenario({"tool_called": {"name": "t"}}), crashed, RESULT, [])
+    assert judgement.reason == '"t" was never called; no tool was called (the run failed: agent_exit: exit status 3)'
+    judgement = judge(scenario({"no_error": True}), crashed, RESULT, [])
+    assert judgement.reason is not None
+    assert judgement.reason.count("exit status 3") == 1
+
+
 NEGATIVE: list[dict[str, Any]] = [
     {"tool_not_called": {"name": "rm"}},
     {"max_tool_calls": {"name": "t", "count": 3}},

@@ -1,0 +1,268 @@
+"""The dispatcher against a real Valkey; the test plays the workers by hand, message by message (I1, I3, I6–I8)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from evalfleet.errors import TargetUnreachable
+from evalfleet.ledger import Claimed, Ledger
+from evalfleet.plan import Attempt, Conversation, Plan
+from scheduler.dispatch import Dispatcher, Ended, drive
+from tests.test_ledger import make_plan
+
+
+class Wire:
+    """Where messages go: lists, which the test reads as a worker would; it can be cut."""
+
+    def __init__(self) -> None:
+        self.runs: list[Conversation] = []
+        self.grades: list[Attempt] = []
+        self.aggregates = 0
+        self.cut = False
+
+    def run(self, plan: str, conversations: Sequence[Conversation]) -> None:
+        if self.cut:
+            raise TargetUnreachable("the broker takes no message")
+        self.runs += conversations
+
+    def grade(self, plan: str, attempt: Attempt) -> None:
+        self.grades.append(attempt)
+
+    def aggregate(self, plan: str) -> None:
+        self.aggregates += 1
+
+    def queued(self, queue: str) -> int:
+        return {"run": len(self.runs), "grade": len(self.grades), "aggregate": self.aggregates}[queue]
+
+
+class Scene:
+    def __init__(self, ledger: Ledger, plan: Plan) -> None:
+        self.ledger, self.plan, self.wire = ledger, plan, Wire()
+        self.now = 1000.0
+        self.reloaded: dict[Attempt, str] = {}
+        self.dispatcher = self.another()
+        ledger.add(plan, {})
+        self.live("w")
+
+    def another(self) -> Dispatcher:
+        return Dispatcher(self.ledger, self.plan, self.wire, reload=lambda: self.reloaded, clock=lambda: self.now)
+
+    def live(self, *workers: str) -> None:
+        for worker in workers:
+            self.ledger.beat(worker, {"queues": "run,grade,aggregate"}, [])
+
+    def step(self, seconds: float = 0.0) -> Ended | None:
+        self.now += seconds
+        return self.dispatcher.step()
+
+    def take(self, worker: str = "w") -> Conversation:
+        """A worker takes the next message and claims what it names."""
+        conversation = self.wire.runs.pop(0)
+        answer = self.ledger.claim(self.plan.id, conversation, self.plan.attempts(conversation), worker)
+        assert answer is Claimed.CLAIMED
+        return conversation
+
+    def play(self, conversation: Conversation, worker: str = "w") -> None:
+        """… plays it to the end, and an aggregator records it."""
+        attempts = self.plan.attempts(conversation)
+        for attempt in attempts:
+            self.ledger.put_record(self.plan.id, attempt, b"{}", "passed")
+        self.ledger.release(self.plan.id, conversation, worker, played=True)
+        self.ledger.confirm(self.plan.id, dict.fromkeys(attempts, "passed"))
+
+
+@pytest.fixture
+def ledger(valkey: str) -> Iterator[Ledger]:
+    made = Ledger(valkey, prefix=f"t{uuid.uuid4().hex[:8]}:")
+    made.open_epoch(mine=True)
+    yield made
+    made.redis.delete(*made.redis.keys(f"{made.prefix}*"))
+    made.close()
+
+
+@pytest.fixture
+def scene(ledger: Ledger) -> Scene:
+    return Scene(ledger, make_plan(concurrency=2))
+
+
+def test_i7_never_more_than_the_concurrency_is_in_flight(scene: Scene) -> None:
+    scene.step()
+    scene.step()
+    assert len(scene.wire.runs) == 2
+    first = scene.take()
+    scene.step()
+    assert len(scene.wire.runs) == 1, "one claimed and one queued are two in flight"
+    scene.play(first)
+    scene.step()
+    assert len(scene.wire.runs) == 2
+
+
+def test_a_submission_is_fed_to_its_end_and_then_completed_by_the_aggregator(scene: Scene) -> None:
+    played = []
+    for _ in range(10):
+        assert scene.step() is None
+        if not scene.wire.runs:
+            break
+        played.append(scene.take())
+        scene.play(played[-1])
+    assert sorted(c.trial for c in played) == [0, 1, 2]
+    scene.ledger.end(scene.plan.id, "completed")
+    assert scene.step() == Ended("completed", "", "", {})
+
+
+def test_i1_a_new_dispatcher_goes_on_from_the_ledger_alone(scene: Scene) -> None:
+    scene.step()
+    scene.play(scene.take())
+    held = scene.take()
+    scene.wire.runs.clear()
+    scene.dispatcher = scene.another()
+    scene.step()
+    assert scene.wire.runs == [Conversation(0, 2)], "what is done or claimed is not sent again"
+    assert held == Conversation(0, 1)
+
+
+def test_i3_a_message_that_got_lost_is_sent_again(scene: Scene) -> None:
+    scene.step()
+    lost = list(scene.wire.runs)
+    scene.wire.runs.clear()
+    scene.ledger.redis.hset(  # they were sent two seconds ago
+        f"{scene.ledger.prefix}s:{scene.plan.id}:published",
+        mapping={str(c): scene.ledger.now_ms() - 2_000 for c in lost},
+    )
+    scene.step(11)
+    assert sorted(scene.wire.runs, key=str) == sorted(lost, key=str)
+
+
+def test_i3_a_broker_that_takes_no_message_costs_time_only(scene: Scene) -> None:
+    scene.wire.cut = True
+    with pytest.raises(TargetUnreachable):
+        scene.step()
+    scene.wire.cut = False
+    for name in scene.ledger.snapshot(scene.plan.id).published:
+        scene.ledger.redis.hset(f"{scene.ledger.prefix}s:{scene.plan.id}:published", name, 0)
+    scene.step(11)
+    assert len(scene.wire.runs) == 2
+
+
+def test_i6_what_a_dead_worker_held_is_fed_again(scene: Scene) -> None:
+    scene.step()
+    taken = {scene.take(), scene.take()}
+    scene.live("v")
+    scene.ledger.declare_dead("w")
+    scene.step(3)
+    scene.step()
+    assert set(scene.wire.runs) == taken
+
+
+def test_a_grading_without_a_message_is_sent_again(scene: Scene) -> None:
+    scene.step()
+    conversation = scene.take()
+    waiting, recorded = scene.plan.attempts(conversation)
+    scene.ledger.put_play(scene.plan.id, waiting, b"{}")
+    scene.ledger.put_record(scene.plan.id, recorded, b"{}", "passed")
+    scene.ledger.release(scene.plan.id, conversation, "w", played=True)
+    scene.step(11)
+    assert scene.wire.grades == [waiting]
+    assert scene.wire.aggregates == 1
+
+
+def test_too_much_that_awaits_grading_or_recording_stops_the_feeding(scene: Scene) -> None:
+    scene.step()
+    for conversation in (scene.take(), scene.take()):
+        for attempt in scene.plan.attempts(conversation):
+            scene.ledger.put_play(scene.plan.id, attempt, b"{}")
+        scene.ledger.release(scene.plan.id, conversation, "w", played=True)
+    scene.step()
+    assert scene.wire.runs == [], "four attempts wait, twice the concurrency"
+    scene.ledger.confirm(scene.plan.id, {Attempt(0, 0, 0): "passed"})
+    scene.step()
+    assert scene.wire.runs == [Conversation(0, 2)]
+
+
+def test_it_ends_incomplete_when_all_that_is_missing_was_given_up(scene: Scene) -> None:
+    for _ in range(2):
+        scene.step()
+        scene.play(scene.take())
+    scene.step()
+    conversation = scene.take()
+    scene.ledger.give_up(scene.plan.id, conversation, "the platform is down", "target_unreachable")
+    scene.ledger.put_note(scene.plan.id, "0:0:2", b"{}")
+    scene.ledger.release(scene.plan.id, conversation, "w", played=True)
+    assert scene.step() is None, "what is known of it goes to the artifact first"
+    assert scene.wire.aggregates == 1
+    scene.ledger.drop_notes(scene.plan.id, ["0:0:2"])
+    scene.step()
+    ended = scene.step()
+    assert ended is not None
+    assert (ended.state, ended.reason) == ("incomplete", "the platform is down")
+    assert ended.given_up is not None
+    assert set(ended.given_up) == {str(conversation)}
+
+
+def test_i8_a_submission_without_progress_ends_with_the_reason(scene: Scene) -> None:
+    scene.ledger.declare_dead("w")
+    scene.step()
+    scene.step()
+    scene.step(31)
+    assert "no worker is alive" in scene.dispatcher.idle_reason
+    assert scene.step() is None
+    scene.step(scene.plan.limits.stall)
+    ended = scene.step()
+    assert ended is not None
+    assert (ended.state, ended.code) == ("stopped", "stalled")
+    assert "no worker is alive" in ended.reason
+
+
+def test_i8_a_long_run_is_not_a_stall(scene: Scene) -> None:
+    scene.step()
+    scene.take()
+    scene.take()
+    for _ in range(5):
+        scene.live("w")
+        assert scene.step(scene.plan.limits.stall) is None
+    meta = scene.ledger.meta(scene.plan.id)
+    assert meta is not None
+    assert meta.state == "running"
+
+
+def test_redis_came_back_empty_and_the_plan_goes_back_on_the_books(scene: Scene) -> None:
+    scene.step()
+    scene.play(scene.take())
+    scene.reloaded = dict.fromkeys(scene.plan.attempts(Conversation(0, 0)), "recorded")
+    scene.wire.runs.clear()
+    scene.ledger.redis.delete(*scene.ledger.redis.keys(f"{scene.ledger.prefix}*"))
+    assert scene.step() is None
+    scene.step()
+    assert sorted(c.trial for c in scene.wire.runs) == [1, 2]
+    assert scene.ledger.take_replay(scene.plan.id), "evidence that Redis forgot is sent again"
+
+
+def test_a_paused_submission_is_not_fed(scene: Scene) -> None:
+    scene.ledger.pause(scene.plan.id, paused=True)
+    scene.step()
+    assert scene.wire.runs == []
+    scene.ledger.pause(scene.plan.id, paused=False)
+    scene.step()
+    assert len(scene.wire.runs) == 2
+
+
+def test_driving_shows_progress_and_ends_when_told(scene: Scene) -> None:
+    shown: list[int] = []
+
+    def tick(progress: object, note: str) -> bool:
+        shown.append(len(scene.wire.runs))
+        return len(shown) == 2
+
+    scene.dispatcher.clock = time.monotonic
+    assert drive(scene.dispatcher, tick=tick, every=0.01).state == "left"
+    assert shown[-1] == 2
+
+
+def test_driving_ends_with_the_submission(scene: Scene) -> None:
+    scene.ledger.end(scene.plan.id, "stopped", "out of money", "out_of_funds")
+    ended = drive(scene.dispatcher, tick=lambda _progress, _note: False, every=0.01)
+    assert (ended.state, ended.reason, ended.code) == ("stopped", "out of money", "out_of_funds")
