@@ -29,7 +29,7 @@ REFUSED = 2
 """Exit status of a part that said what is wrong with its settings (S36): the next one would say the same."""
 
 
-class StackFailed(EvalfleetError):  # noqa: N818  (named for what happened, as the others in evalfleet.errors)
+class StackFailed(EvalfleetError):
     """A part of the embedded stack keeps dying. What is recorded stays recorded; the submission can be resumed."""
 
     exit_code = 3

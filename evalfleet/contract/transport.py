@@ -37,7 +37,7 @@ _ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})
 _BROKEN: Final = (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError)
 
 
-class NoAnswer(Exception):  # noqa: N818 - not an error of its own: `client` decides what it means
+class NoAnswer(Exception):
     """No whole answer: no connection, one that broke off, or too late. Never leaves this room."""
 
 

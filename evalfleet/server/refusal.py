@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from evalfleet.contract.problems import Problem, ProblemField
 
 
-class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault
+class Refusal(Exception):
     """A request that gets a problem document. Internal to the server: nothing of it leaves but the document."""
 
     def __init__(self, problem: Problem) -> None:

@@ -28,7 +28,7 @@ _LATE_LIMIT = 4 * 1024 * 1024  # bytes read after that: more than any pipe of an
 _KILL_WAIT = 5.0
 
 
-class NotStarted(Exception):  # noqa: N818 - a fact, turned into a failure of the run one frame up
+class NotStarted(Exception):
     """The program could not be started. `ours`: for want of memory, processes or files, not because of the program."""
 
     def __init__(self, message: str, *, ours: bool = False) -> None:

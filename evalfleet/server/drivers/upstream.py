@@ -80,7 +80,7 @@ def _no_tls() -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-class Lost(Exception):  # noqa: N818 - a fact, turned into a failure of the run by whoever called
+class Lost(Exception):
     """No whole answer came: the service could not be reached, or the connection was lost."""
 
     def __init__(self, failure: Failure) -> None:
