@@ -113,11 +113,15 @@ async def _serve(options: Options, listener: socket.socket, announce: Callable[[
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its own signal handling; `accepting` is set once the sockets are served."""
+    """uvicorn without its signal handling and without its ten wake-ups a second.
+
+    `accepting` is set once the sockets are served; `leave()` ends `serve()`.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.accepting = asyncio.Event()
+        self._leaving = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -126,6 +130,15 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.accepting.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # sets the Date header, which has whole seconds
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), 1.0)
+
+    def leave(self) -> None:
+        self.should_exit = True
+        self._leaving.set()
 
 
 def uvicorn_config(app: Gate) -> uvicorn.Config:
@@ -153,7 +166,7 @@ class Stack:
     harness_ids: Mapping[str, str]  # name → id
     drivers: Sequence[Driver]
 
-    async def stop(self, server: uvicorn.Server | None = None) -> None:
+    async def stop(self, server: Server | None = None) -> None:
         """End all runs; then let `server` go. New connections are refused from now on."""
         if server is not None:
             for listening in server.servers:
@@ -163,7 +176,7 @@ class Stack:
         except EvalfleetError as problem:
             _log.error("open runs could not be ended: %s; the next start does it", problem.message)
         if server is not None:
-            server.should_exit = True
+            server.leave()
 
     async def aclose(self) -> None:
         for judge in self.services.judges.values():
