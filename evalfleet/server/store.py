@@ -175,7 +175,7 @@ class Store:
         self.writes += len(group)
 
 
-class _Undone(Exception):  # noqa: N818 - a way out of a block, no error
+class _Undone(Exception):
     """Carries a lone write's failure out of its transaction, so that it is rolled back."""
 
 
