@@ -23,6 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise CredentialError("EVALFLEET_TOKEN is not set: it is the bearer token that clients must send")
         if options.commit is not None and not _is_commit(options.commit):
             raise UsageError(f"--commit {options.commit!r}: write 40 lower-case hex digits")
+        if options.agents < 1:
+            raise UsageError(f"--agents {options.agents}: write 1 or more")
+        for name, port in (("--port", options.port), ("--metrics-port", options.metrics_port)):
+            if port is not None and not 0 <= port <= 65_535:
+                raise UsageError(f"{name} {port}: write 0 to 65535")
         from evalfleet.server.process import Options, serve
 
         trees = [Path(tree).resolve() for tree in options.tree or ["."]]
