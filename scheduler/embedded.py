@@ -296,10 +296,11 @@ class Stack:
 
     # --- stopping ------------------------------------------------------------------------------------------------
 
-    def stop(self, *, within: float = STOP_WITHIN) -> None:
+    def stop(self, *, within: float = STOP_WITHIN, hand_over: bool = True) -> None:
         """SIGTERM to worker, server, Valkey in this order, SIGKILL `within` seconds later; nothing runs afterwards.
 
-        The waits overlap. Twice is once. An interrupt during it kills what is left at once and goes on up.
+        The waits overlap. `hand_over` False: nothing is under way, so none has to wait for another. Twice is once. An
+        interrupt during it kills what is left at once and goes on up.
         """
         with self._stopping:
             parts = [self._parts[name] for name in ("worker", "server", "valkey") if name in self._parts]
@@ -308,7 +309,8 @@ class Stack:
                 for part in parts:
                     part.begin_stop()
                     deadlines.append(time.monotonic() + within)
-                    part.await_stop(time.monotonic() + min(_HAND_OVER, within))
+                    if hand_over:
+                        part.await_stop(time.monotonic() + min(_HAND_OVER, within))
                 for part, deadline in zip(parts, deadlines, strict=True):
                     if not part.await_stop(deadline):
                         log.warning("the %s does not stop within %g s: killed", part.name, within)

@@ -26,8 +26,9 @@ from evalfleet.plan import Plan
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
 from evalfleet.telemetry import serve
+from scheduler.conduct import missing_reasons, with_harness
 from scheduler.dispatch import Dispatcher, Ended, drive
-from scheduler.evaluate import Options, Reporter, missing_reasons, state_folder, with_harness
+from scheduler.evaluate import Options, Reporter, state_folder
 from scheduler.interrupt import Interrupts
 from scheduler.prepare import Prepared
 from scheduler.publisher import CeleryPublisher

@@ -1,0 +1,182 @@
+"""How is one submission carried through a running stack: opened, driven, summed up, its artifact finished?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evalfleet.artifact import finish, open_artifact
+from evalfleet.contract.client import Client
+from evalfleet.errors import (
+    CredentialError,
+    EvalfleetError,
+    OperatorError,
+    PlatformError,
+    ProblemAnswer,
+    TargetUnreachable,
+)
+from evalfleet.graders.bundle import Bundle
+from evalfleet.ledger import Ledger
+from evalfleet.plan import Plan
+from evalfleet.results import FolderResults
+from evalfleet.settings import Broker
+from scheduler.dispatch import Dispatcher, Ended
+from scheduler.drive import drive_to_end
+from scheduler.embedded import Endpoints, Stack
+from scheduler.evaluate import Options, Reporter, Result
+from scheduler.interrupt import Interrupts
+from scheduler.publisher import CeleryPublisher
+from scheduler.submissions import Submissions
+from scheduler.submit import Opened, books, put_bundle, put_on_books
+from scheduler.summary import Summary, exit_code, summarize
+
+CONTACT_S = 6.0
+"""A target that does not answer its first question within this many seconds is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conductor:
+    """One command's hold on the parts below it."""
+
+    stack: Stack
+    endpoints: Endpoints
+    ledger: Ledger
+    store: FolderResults
+    submissions: Submissions
+    interrupts: Interrupts
+    options: Options
+    reporter: Reporter
+
+    def conduct(
+        self, plan: Plan, bundle: Bundle | None, open_: Callable[[Client], Awaitable[Opened]], began: float
+    ) -> Result:
+        """From the first question to the target to the finished artifact. `began`: `time.monotonic()` of the start."""
+        opened = self._first_contact(plan, open_)
+        put_bundle(self.store, opened.plan, bundle)
+        if opened.note:
+            self.reporter.note(opened.note)
+        put_on_books(self.ledger, opened, self.store)
+        ended = self._drive(opened)
+        self.reporter.done()
+        documents = self._read_evaluations(opened)
+        reasons = missing_reasons(opened.plan, ended)
+        summary = summary_of(opened.plan, self.store, documents, reasons, time.monotonic() - began)
+        code = exit_code(
+            summary,
+            allow_flaky=self.options.allow_flaky,
+            signal=self.interrupts.first if ended.state != "completed" else None,
+        )
+        finish(self.store, opened.plan.artifact, summary.stored(code))
+        if documents and all(d["status"] == "completed" for d in documents):
+            self.submissions.set_status(opened.plan.id, "completed")
+        elif documents and any(d["status"] == "cancelled" for d in documents):
+            self.submissions.set_status(opened.plan.id, "cancelled")
+        with contextlib.suppress(EvalfleetError):  # the broker is ours and ends now anyway
+            self.ledger.forget(opened.plan.id)
+        return Result(summary, code, ended, opened.plan)
+
+    def _client(self) -> Client:
+        return Client(self.endpoints.base_url, self.endpoints.token, retry_for=20.0)
+
+    def _first_contact(self, plan: Plan, open_: Callable[[Client], Awaitable[Opened]]) -> Opened:
+        """What goes wrong before the first run is said in the operator's words."""
+
+        async def main() -> Opened:
+            async with self._client() as client:
+                return await open_(client)
+
+        where = self.endpoints.base_url
+        try:
+            return asyncio.run(main())
+        except ProblemAnswer as problem:
+            if problem.status == 401:
+                name = "SPLOX_API_KEY" if plan.target.base_url is not None else "EVALFLEET_TOKEN"
+                raise CredentialError(f"{where} refuses {name}: {problem.detail}") from problem
+            if problem.status in {403, 404, 422} and plan.target.base_url is not None:
+                raise OperatorError(f"{where} refuses this evaluation: {problem}; look at [target]") from problem
+            raise
+        except TargetUnreachable as away:
+            raise TargetUnreachable(f"{where} is not there: {away}") from away
+
+    def _drive(self, opened: Opened) -> Ended:
+        plan = opened.plan
+        total = sum(1 for _ in plan.all_attempts())
+
+        def reload() -> dict[Any, str]:
+            return books(plan, asyncio.run(self._documents(plan)), self.store)
+
+        publisher = CeleryPublisher(Broker.parse(self.endpoints.redis_url), self.ledger)
+        try:
+            return drive_to_end(
+                Dispatcher(self.ledger, plan, publisher, reload=reload),
+                self.interrupts,
+                tick=lambda progress, note: self.reporter.progress(progress, total, note),
+                check=self.stack.check,
+                leave_running=self.options.leave_running,
+            )
+        except EvalfleetError as error:
+            return Ended("stopped", error.message, type(error).__name__)
+        finally:
+            publisher.close()
+
+    async def _documents(self, plan: Plan) -> tuple[Mapping[str, Any], ...]:
+        async with self._client() as client:
+            return tuple([await client.get_evaluation(e.id) for e in plan.evaluations if e.id is not None])
+
+    def _read_evaluations(self, opened: Opened) -> tuple[Mapping[str, Any], ...]:
+        try:
+            return asyncio.run(self._documents(opened.plan))
+        except PlatformError as error:
+            self.reporter.warn(f"the evaluations could not be read at the end: {error}")
+            return ()
+
+
+async def with_harness(client: Client, plan: Plan) -> Plan:
+    """The harness's id: the embedded server gives it by name; a platform's stands in `[target]`, and its newest version
+    must be the commit that the plan is pinned to (S33)."""
+    if plan.target.base_url is not None:
+        document = await client.harness(plan.target.harness_id, deadline=time.monotonic() + CONTACT_S)
+        newest = next((str(version["commit"]) for version in document.get("versions") or ()), None)
+        if newest != plan.commit:
+            raise OperatorError(
+                f"the platform runs {newest}, this tree is {plan.commit}: push it, or --commit {newest}"
+            )
+        return plan
+    async for entry in client.list_harnesses():
+        if entry["name"] == plan.target.harness:
+            return replace(plan, target=replace(plan.target, harness_id=entry["id"]))
+    raise PlatformError(f"the server at {client.base_url} holds no harness {plan.target.harness!r}")
+
+
+def missing_reasons(plan: Plan, ended: Ended) -> dict[tuple[str, str, int], str]:
+    """Why attempts without evidence are missing, as far as the ledger knows."""
+    given_up = ended.given_up or {}
+    reasons = {}
+    for attempt in plan.all_attempts():
+        why = given_up.get(str(attempt)) or given_up.get(str(attempt.conversation))
+        text = why["reason"] if why else (ended.reason if ended.state == "stopped" else "")
+        if text:
+            reasons[(plan.cases[attempt.case].name, plan.scenario(attempt).id, attempt.trial)] = text
+    return reasons
+
+
+def summary_of(
+    plan: Plan,
+    store: FolderResults,
+    documents: Sequence[Mapping[str, Any]],
+    reasons: Mapping[tuple[str, str, int], str],
+    seconds: float | None,
+) -> Summary:
+    result = open_artifact(store, plan.artifact)
+    return summarize(
+        plan,
+        result.lines(),
+        artifact=store.shown(plan.artifact),
+        evaluations=documents,
+        reasons=reasons,
+        seconds=seconds,
+    )
