@@ -13,8 +13,9 @@ from evalfleet.contract.ids import public_id, uuid_of
 from evalfleet.server import evaluation_documents, evaluations
 from evalfleet.server.bodies import MIB, Fields, Json, read_bytes, read_object
 from evalfleet.server.documents import text_of
-from evalfleet.server.evaluations import NewAttempt, NewCase, NewEvaluation
+from evalfleet.server.evaluations import NewCase, NewEvaluation
 from evalfleet.server.idempotency import Answer, Key, fingerprint_of, key_in, once
+from evalfleet.server.recording import NewAttempt, record
 from evalfleet.server.refusal import field, refuse
 from evalfleet.server.requests import (
     account_of,
@@ -82,7 +83,7 @@ def add_evaluation_routes(app: FastAPI, services: Services) -> None:
                 lambda connection: once(
                     connection,
                     claim,
-                    lambda: Answer(200, evaluations.record(connection, account, evaluation_id, batch)),
+                    lambda: Answer(200, record(connection, account, evaluation_id, batch)),
                 )
             )
         )
