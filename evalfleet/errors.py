@@ -10,15 +10,17 @@
     │   ├── SettingError           an EVALFLEET_* variable or flag, by name
     │   ├── CredentialError        a key that is absent or refused
     │   ├── TreeBusy               another evalfleet holds this tree's state
-    │   └── UnfitHost              this machine or broker cannot do what was asked (port, eviction policy, pool)
+    │   ├── UnfitHost              this machine or broker cannot do what was asked (port, eviction policy, pool)
+    │   └── JudgeNotConfigured     `t.llm` has nobody to ask, or the key was refused: grading stops (S26)
     ├── PlatformError          the system we talk to: exit 3, HTTP 502
     │   ├── TargetUnreachable      no connection within the deadline
     │   ├── ProblemAnswer          the API answered with a problem document
     │   ├── StreamLost             an event stream that could not be read to its end
     │   ├── HarnessMoved           a run was made at another commit than the plan's (S33)
-    │   └── UnreadableAnswer       an answer that is not what the wire promises
+    │   ├── UnreadableAnswer       an answer that is not what the wire promises
+    │   └── JudgeUnavailable       the judge model could not be asked; the attempt is graded again (S26)
     ├── StorageError           the results folder or the broker refused a write: exit 3, HTTP 503
-    ├── Stalled                no progress for too long; resumable (I8): exit 3, HTTP 503
+    ├── StackFailed            a part of the embedded stack keeps dying; resumable: exit 3, HTTP 503
     └── OurFault               a bug of ours: exit 70, HTTP 500
 
 Errors are translated at the boundary with `raise … from`: no httpx, SQL or redis exception crosses a room. A message
@@ -103,6 +105,10 @@ class UnfitHost(OperatorError):
     """This host, port or broker cannot serve the request as it stands."""
 
 
+class JudgeNotConfigured(OperatorError):
+    """No judge is configured, or it refused the key: the operator's; grading stops (S26)."""
+
+
 class PlatformError(EvalfleetError):
     exit_code = 3
     http_status = 502
@@ -154,6 +160,11 @@ class UnreadableAnswer(PlatformError):
     """A 2xx answer whose body is not what the wire promises."""
 
 
+class JudgeUnavailable(PlatformError):
+    """The judge model could not be asked, for reasons that are not the agent's (network, 429, 5xx): tried again, and
+    then the attempt is missing (S26)."""
+
+
 class StorageError(EvalfleetError):
     """Evidence or state could not be written (disk full, folder not writable, broker refusing writes)."""
 
@@ -161,8 +172,8 @@ class StorageError(EvalfleetError):
     http_status = 503
 
 
-class Stalled(EvalfleetError):
-    """Nothing moved for too long; the submission can be resumed (I8)."""
+class StackFailed(EvalfleetError):
+    """A part of the embedded stack keeps dying. What is recorded stays recorded; the submission can be resumed."""
 
     exit_code = 3
     http_status = 503

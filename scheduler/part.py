@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from evalfleet.errors import EvalfleetError, UnfitHost
+from evalfleet.errors import EvalfleetError, StackFailed, UnfitHost
 from scheduler import pid_files
 from scheduler.log_file import LogFile
 
@@ -27,13 +27,6 @@ RESTARTS = 5
 WINDOW = 60.0  # seconds
 REFUSED = 2
 """Exit status of a part that said what is wrong with its settings (S36): the next one would say the same."""
-
-
-class StackFailed(EvalfleetError):
-    """A part of the embedded stack keeps dying. What is recorded stays recorded; the submission can be resumed."""
-
-    exit_code = 3
-    http_status = 503
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from evalfleet.errors import OperatorError, PlatformError
+from evalfleet.errors import JudgeNotConfigured, JudgeUnavailable
 
-
-class JudgeUnavailable(PlatformError):
-    """The judge model could not be asked, for reasons that are not the agent's (network, 429, 5xx): tried again, and
-    then the attempt is missing (S26)."""
-
-
-class JudgeNotConfigured(OperatorError):
-    """No judge is configured, or it refused the key: the operator's; grading stops (S26)."""
+__all__ = ["JudgeNotConfigured", "JudgeUnavailable", "LlmAnswer", "LlmCall"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from evalfleet.errors import UnfitHost
+from evalfleet.errors import StackFailed, UnfitHost
 from scheduler.embedded import Stack
-from scheduler.part import StackFailed
 from tests.scheduler.stand_ins import (
     PART,
     Seen,
