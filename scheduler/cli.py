@@ -7,19 +7,21 @@ stdout carries the result, stderr everything else (S37). Heavy imports stand ins
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
 from evalfleet import __version__
-from evalfleet.errors import EvalfleetError, UsageError
+from evalfleet.errors import EvalfleetError, StorageError, UsageError
 from scheduler.names import check_names
 
 if TYPE_CHECKING:
@@ -37,6 +39,15 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+
+def _whole(text: str | int) -> int:
+    """Typer's own words for what is no number leave out what was seen."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+
+
 Select = Annotated[
     list[str] | None,
     typer.Argument(help="Case name, path, glob, or CASE/SCENARIO; none means all.", show_default=False),
@@ -46,11 +57,22 @@ Tree = Annotated[
     typer.Option("--tree", envvar="EVALFLEET_TREE", help="The tree that holds evals/.", show_default="here"),
 ]
 Trials = Annotated[
-    int | None, typer.Option("-k", "--trials", envvar="EVALFLEET_TRIALS", help="Trials of every scenario.")
+    int | None,
+    typer.Option(
+        "-k", "--trials", envvar="EVALFLEET_TRIALS", help="Trials of every scenario.", parser=_whole, metavar="N"
+    ),
 ]
 Concurrency = Annotated[
     int | None,
-    typer.Option("-j", "--concurrency", envvar="EVALFLEET_CONCURRENCY", help="Open runs at once.", show_default="8"),
+    typer.Option(
+        "-j",
+        "--concurrency",
+        envvar="EVALFLEET_CONCURRENCY",
+        help="Open runs at once.",
+        show_default="8",
+        parser=_whole,
+        metavar="N",
+    ),
 ]
 Results = Annotated[
     Path | None,
@@ -106,6 +128,22 @@ def _command(body: Callable[P, int | None]) -> Callable[P, None]:
         raise typer.Exit(code)
 
     return run
+
+
+def _tell(text: str) -> None:
+    """Words on stdout. One that is closed changes nothing (S36)."""
+    with _stdout_may_close():
+        print(text, flush=True)  # noqa: T201
+
+
+@contextlib.contextmanager
+def _stdout_may_close() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # `| head`: what follows goes nowhere, also what Python flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as problem:
+        raise StorageError(f"the result could not be printed: {problem.strerror}") from problem
 
 
 def _say(text: str) -> None:
@@ -201,9 +239,9 @@ def validate(
         environment=os.environ,
     )
     if as_json:
-        typer.echo(json.dumps(found.document(), ensure_ascii=False))
+        _tell(json.dumps(found.document(), ensure_ascii=False))
     else:
-        typer.echo(found.render())
+        _tell(found.render())
     return 0 if found.ok else 2
 
 
@@ -281,7 +319,7 @@ def cancel(
     from scheduler.manage import cancel_submission
 
     config = read_tree_config(find_tree(tree or Path.cwd()))
-    typer.echo(cancel_submission(config, submission, _options(state, None)))
+    _tell(cancel_submission(config, submission, _options(state, None)))
     return 0
 
 
@@ -299,9 +337,9 @@ def list_(tree: Tree = None, state: State = None, as_json: AsJson = False) -> in
     for sentence in damaged:
         _say(sentence)
     if as_json:
-        typer.echo(json.dumps([record.to_json() for record in found]))
+        _tell(json.dumps([record.to_json() for record in found]))
     else:
-        typer.echo(render_submissions(found))
+        _tell(render_submissions(found))
     return 0
 
 
@@ -349,7 +387,7 @@ def init(
     """Write a first evalfleet.toml, one case, one grader, a small agent and a CI snippet."""
     from scheduler.init import init as write_tree
 
-    typer.echo(write_tree(tree or Path.cwd()).render())
+    _tell(write_tree(tree or Path.cwd()).render())
     return 0
 
 
@@ -429,7 +467,7 @@ def submit(
     opened = hand_over(prepared, _options(state, None, fresh=fresh), _settings(None), words=select or ())
     if opened.note:
         _say(opened.note)
-    typer.echo(opened.plan.id)
+    _tell(opened.plan.id)
     return 0
 
 
@@ -493,9 +531,9 @@ def _show_plan(prepared: Any, options: Options, *, files: bool) -> int:
         from evalfleet.tree import read_tree_version
         from scheduler.plan import render_files
 
-        typer.echo(render_files(read_tree_version(prepared.config)))
+        _tell(render_files(read_tree_version(prepared.config)))
         return 0
-    typer.echo(render_plan(prepared.plan, recorded_already(prepared, options)))
+    _tell(render_plan(prepared.plan, recorded_already(prepared, options)))
     return 0
 
 
@@ -513,20 +551,32 @@ def _show(result: Result, *, as_json: bool) -> int:
 def _print(summary: Summary, code: int, *, as_json: bool) -> int:
     from scheduler.render import print_summary
 
-    try:
-        if as_json:
-            print(json.dumps(summary.document(code), ensure_ascii=True), flush=True)  # noqa: T201
-        else:
-            print_summary(summary, sys.stdout)
-            sys.stdout.flush()
-    except BrokenPipeError:  # a closed stdout changes nothing (S36)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if as_json:
+        _tell(json.dumps(summary.document(code), ensure_ascii=True))
+        return code
+    with _stdout_may_close():
+        print_summary(summary, sys.stdout)
+        sys.stdout.flush()
     return code
 
 
 def main() -> None:
     """The console script."""
+    _open_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # text that its encoding cannot hold is escaped, as on stderr (B11)
+        sys.stdout.reconfigure(errors="backslashreplace")
     app()
+
+
+def _open_standard_streams() -> None:
+    """Started without stdin, stdout or stderr (`>&-`): a file of ours must not be given its number, nor its text."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 if __name__ == "__main__":

@@ -299,18 +299,21 @@ class Stack:
     def stop(self, *, within: float = STOP_WITHIN, hand_over: bool = True) -> None:
         """SIGTERM to worker, server, Valkey in this order, SIGKILL `within` seconds later; nothing runs afterwards.
 
-        The waits overlap. `hand_over` False: nothing is under way, so none has to wait for another. Twice is once. An
-        interrupt during it kills what is left at once and goes on up.
+        The waits overlap. `hand_over` False: nothing is under way, so the server need not wait for the worker; Valkey
+        always does, for a worker whose last words nobody hears says them for seconds. Twice is once. An interrupt
+        during it kills what is left at once and goes on up.
         """
         with self._stopping:
             parts = [self._parts[name] for name in ("worker", "server", "valkey") if name in self._parts]
             try:
                 deadlines = []
-                for part in parts:
+                for index, part in enumerate(parts):
+                    if hand_over or part.name == "valkey":
+                        until = time.monotonic() + min(_HAND_OVER, within)
+                        for former in parts[:index]:
+                            former.await_stop(until)
                     part.begin_stop()
                     deadlines.append(time.monotonic() + within)
-                    if hand_over:
-                        part.await_stop(time.monotonic() + min(_HAND_OVER, within))
                 for part, deadline in zip(parts, deadlines, strict=True):
                     if not part.await_stop(deadline):
                         log.warning("the %s does not stop within %g s: killed", part.name, within)
