@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy import Engine, insert, inspect, text
 
 from evalfleet.errors import UnfitHost
+from evalfleet.server import account_tables  # noqa: F401  - its tables join the schema's metadata
 from evalfleet.server.schema import SCHEMA_VERSION, installation, metadata
 
 MIGRATIONS = Path(__file__).parent / "migrations"

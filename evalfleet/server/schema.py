@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint
 
-SCHEMA_VERSION: Final = "0001"
+SCHEMA_VERSION: Final = "0002"
 """The newest revision under `migrations/versions`; a test compares the two."""
 
 metadata: Final = MetaData()
