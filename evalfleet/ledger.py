@@ -79,7 +79,8 @@ class Meta:
     """A submission as the ledger knows it.
 
     `state`: running | stopped | completed | incomplete. `reason` says why it is not running; `code` is the word for
-    it that programs read ("" if none). `progress_at`: ms since the epoch, Redis' clock.
+    it that programs read ("" if none). `progress_at`: ms since the epoch, Redis' clock. `note`: what its dispatcher
+    says it waits for, for people.
     """
 
     state: str
@@ -90,6 +91,7 @@ class Meta:
     draining: bool = False
     progress_at: int = 0
     completed: frozenset[int] = frozenset()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class Load:
     published: int
     waiting: int
     """Attempts that await grading or recording."""
+    grace: bool = False
+    """Nothing may be claimed yet: Redis came back empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +208,12 @@ class Ledger:
         self.redis.set(f"{self.prefix}epoch", now if mine else now + GRACE_MS, nx=not mine)
 
     @_guarded
+    def grace_ms(self) -> int:
+        """How long nothing is claimed yet (ms); 0 in ordinary times."""
+        epoch = cast(bytes | None, self.redis.get(f"{self.prefix}epoch"))
+        return 0 if epoch is None else max(0, int(epoch) - self.now_ms())
+
+    @_guarded
     def now_ms(self) -> int:
         seconds, micros = self.redis.time()
         return seconds * 1000 + micros // 1000
@@ -220,7 +230,7 @@ class Ledger:
         with self.redis.pipeline(transaction=True) as pipe:
             pipe.set(self._key(sub, "plan"), zlib.compress(plan.dumps()))
             pipe.delete(*self._keys(sub, "givenup losses tries notes done outcomes counts published returned hint"))
-            pipe.hdel(self._key(sub, "meta"), "reason", "code", "completed", "paused", "draining")
+            pipe.hdel(self._key(sub, "meta"), "reason", "code", "completed", "paused", "draining", "note")
             pipe.hset(
                 self._key(sub, "meta"),
                 mapping={
@@ -261,6 +271,7 @@ class Ledger:
             draining=raw.get("draining") == "1",
             progress_at=int(raw.get("progress_at", "0")),
             completed=frozenset(int(i) for i in raw.get("completed", "").split(",") if i),
+            note=raw.get("note", ""),
         )
 
     @_guarded
@@ -287,6 +298,11 @@ class Ledger:
         self.redis.publish(self._wake, submission)
 
     @_guarded
+    def say(self, submission: str, note: str) -> None:
+        """What a submission waits for, for whoever watches it."""
+        self.redis.hset(self._key(submission, "meta"), "note", note)
+
+    @_guarded
     def mark_completed(self, submission: str, evaluations: Iterable[int]) -> None:
         """Remember which evaluations of the plan are completed, by index."""
         self.redis.hset(self._key(submission, "meta"), "completed", ",".join(str(i) for i in sorted(evaluations)))
@@ -310,13 +326,28 @@ class Ledger:
 
     @_guarded
     def retire(self, submission: str, ttl_s: int = ENDED_TTL_S) -> None:
-        """Nobody drives it any more; `watch` can still read it for a while."""
+        """Nobody drives it any more. How it ended can be watched for a while, and records that nobody has written to
+        the artifact yet wait for a resume; the rest is in the artifact, and leaves."""
         with self.redis.pipeline() as pipe:
-            pipe.delete(*self._keys(submission, "published returned plays grading"))
-            for name in _NAMES:
+            pipe.delete(*self._keys(submission, " ".join(name for name in _NAMES if name not in _KEPT)))
+            for name in _KEPT:
                 pipe.expire(self._key(submission, name), ttl_s)
             pipe.srem(f"{self.prefix}subs", submission)
             pipe.execute()
+
+    @_guarded
+    def sweep(self, ttl_s: int = ENDED_TTL_S) -> int:
+        """Give a TTL to what late workers wrote about submissions that nobody drives any more; how many keys."""
+        swept = 0
+        for key in self.redis.scan_iter(match=f"{self.prefix}s:*", count=500):
+            submission = key.decode().removeprefix(f"{self.prefix}s:").rpartition(":")[0]
+            # One script: between two calls the submission might come back.
+            swept += self.redis.eval(
+                "if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 0 and redis.call('TTL', KEYS[2]) == -1 then "
+                "return redis.call('EXPIRE', KEYS[2], ARGV[2]) end return 0",
+                2, f"{self.prefix}subs", key, submission, ttl_s,
+            )  # fmt: skip
+        return swept
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
@@ -465,6 +496,12 @@ class Ledger:
         )  # fmt: skip
 
     @_guarded
+    def lock_owner(self, name: str) -> str | None:
+        """Who holds a short lock."""
+        owner = cast(bytes | None, self.redis.get(f"{self.prefix}lock:{name}"))
+        return None if owner is None else owner.decode()
+
+    @_guarded
     def clear_hint(self, submission: str) -> None:
         """From now on a new record asks for a new aggregate message."""
         self.redis.delete(self._key(submission, "hint"))
@@ -506,8 +543,11 @@ class Ledger:
         with self.redis.pipeline(transaction=False) as pipe:
             for name in ("claims", "published", "plays", "records"):
                 pipe.hlen(self._key(submission, name))
-            claimed, published, plays, records = pipe.execute()
-        return Load(claimed=claimed, published=published, waiting=plays + records)
+            pipe.get(f"{self.prefix}epoch")
+            pipe.time()
+            claimed, published, plays, records, epoch, clock = pipe.execute()
+        grace = epoch is None or clock[0] * 1000 + clock[1] // 1000 < int(epoch)
+        return Load(claimed=claimed, published=published, waiting=plays + records, grace=grace)
 
     @_guarded
     def publish(self, submission: str, conversations: Sequence[Conversation]) -> None:
@@ -625,6 +665,9 @@ _NAMES = (
     "plan", "meta", "claims", "published", "returned", "plays", "grading", "records", "notes", "done", "givenup",
     "losses", "tries", "outcomes", "counts", "hint",
 )  # fmt: skip
+
+
+_KEPT = ("meta", "givenup", "counts", "records", "notes")
 
 
 def _sources() -> Iterator[tuple[str, str]]:

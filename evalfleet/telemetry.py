@@ -1,17 +1,25 @@
-"""Which metrics exist? Every one of every part stands here, with its unit and what moves it.
+"""Which metrics exist, and how do the parts of a fleet log?
 
-`serve(port)` offers them at `/metrics` in Prometheus' text format.
+Every metric of scheduler and worker stands here, with its unit and what moves it; the server's are read from its own
+counters (`evalfleet.server.metrics`). docs/metrics.md lists both; a test holds it to that. `serve(port)` offers them at
+`/metrics` in Prometheus' text format, `log_to_stderr` sets the one format of all parts.
 """
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram, start_http_server
+import contextlib
+import logging
+import sys
+import threading
+
+from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics, start_http_server
 
 from evalfleet.errors import UnfitHost
 
 _WAITS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
-CLAIMS = Counter("evalfleet_claims_total", "Messages that a worker looked at, by what the claim answered", ["answer"])
+# -- moved by a worker ------------------------------------------------------------------------------------------------
+CLAIMS = Counter("evalfleet_claims_total", "Run messages that a worker looked at, by what the claim said", ["answer"])
 ATTEMPTS = Counter("evalfleet_attempts_total", "Attempts judged by this worker, by outcome", ["outcome"])
 CONVERSATION_SECONDS = Histogram("evalfleet_conversation_seconds", "Playing one conversation", buckets=_WAITS)
 GRADE_SECONDS = Histogram("evalfleet_grade_seconds", "All graders of one attempt", buckets=_WAITS)
@@ -21,22 +29,67 @@ RECORD_SECONDS = Histogram(
 BATCH_ATTEMPTS = Histogram(
     "evalfleet_batch_attempts", "Attempts in one batch", buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500, 1000)
 )
-RETRIES = Counter("evalfleet_retries_total", "Tries after the first, by the reason's code", ["code"])
-GIVEN_UP = Counter("evalfleet_given_up_total", "Conversations or gradings given up, by code", ["code"])
-REAPED = Counter("evalfleet_claims_reaped_total", "Claims taken back from dead workers")
-PUBLISHED = Counter("evalfleet_published_total", "Messages sent, by queue", ["queue"])
-IN_FLIGHT = Gauge("evalfleet_in_flight", "Conversations claimed, all workers, by submission state", ["submission"])
+RETRIES = Counter("evalfleet_retries_total", "Tries of a conversation that had no result, by code", ["code"])
+GIVEN_UP = Counter("evalfleet_given_up_total", "Conversations given up by this worker, by code", ["code"])
 HELD = Gauge("evalfleet_conversations_held", "Conversations that this worker plays")
 SLOTS = Gauge("evalfleet_worker_slots", "Conversations that this worker can play at once")
 HEARTBEAT_AGE = Gauge("evalfleet_heartbeat_age_seconds", "Since this worker's last confirmed heartbeat")
+
+# -- moved by a scheduler ---------------------------------------------------------------------------------------------
+REAPED = Counter("evalfleet_claims_reaped_total", "Claims taken back from dead workers")
+IN_FLIGHT = Gauge("evalfleet_in_flight", "Conversations claimed over all workers, by submission", ["submission"])
+SUBMISSIONS = Gauge("evalfleet_submissions_driven", "Submissions that this scheduler drives")
+WORKERS = Gauge("evalfleet_workers_alive", "Worker processes with a living heartbeat")
+QUEUED = Gauge("evalfleet_queue_messages", "Messages that no worker has taken, by queue", ["queue"])
+
+# -- moved by both ----------------------------------------------------------------------------------------------------
+PUBLISHED = Counter("evalfleet_published_total", "Messages sent by this process, by queue", ["queue"])
+
+MOST_CODES = 64
+_codes: set[str] = set()
+_guard = threading.Lock()
+
+
+def code_label(code: str) -> str:
+    """`code` as a label. Agents and platforms may invent any number of codes, a metric must not have as many series:
+    after the first `MOST_CODES` in a process the rest are `other`."""
+    short = code[:40] or "none"
+    with _guard:
+        if short in _codes or len(_codes) < MOST_CODES:
+            _codes.add(short)
+            return short
+    return "other"
+
+
+def forget_submission(submission: str) -> None:
+    """A submission that is not driven here any more has no series."""
+    with contextlib.suppress(KeyError):  # it never had one
+        IN_FLIGHT.remove(submission)
 
 
 def serve(port: int | None, host: str = "0.0.0.0") -> int | None:  # noqa: S104  - Prometheus asks from elsewhere
     """Serve this process' metrics; answers the port (0 asks for a free one), None = off. UnfitHost if it is taken."""
     if port is None:
         return None
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which nobody reads
     try:
         server, _ = start_http_server(port, addr=host)
     except OSError as error:
         raise UnfitHost(f"--metrics-port {port}: {error.strerror or error}; choose another port") from error
     return int(server.server_port)
+
+
+def log_to_stderr(level: str) -> None:
+    """One line for each event, as all parts write them: time, level, who, what. `level`: debug, info, warning, error.
+
+    Celery's line for each message would bury ours, and httpx' names every URL: both only at debug.
+    """
+    logging.basicConfig(
+        level=level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+        force=True,  # the command line has set its own before it knew which part this is
+    )
+    if level.lower() != "debug":
+        for name in ("celery.worker.strategy", "celery.app.trace", "celery.apps.worker", "httpx"):
+            logging.getLogger(name).setLevel("WARNING")

@@ -101,7 +101,7 @@ class Dispatcher:
             self._reconcile(self.ledger.snapshot(sub))
         load = self.ledger.load(sub)
         IN_FLIGHT.labels(sub).set(load.claimed)
-        if not meta.paused:
+        if not meta.paused and not load.grace:  # a message would be dropped by its claim, and fed again
             self._feed(meta.concurrency - load.claimed - load.published, load.waiting, meta.concurrency)
         if not self.queue and load.claimed == load.published == load.waiting == 0:
             return self._settle()

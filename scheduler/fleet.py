@@ -3,7 +3,7 @@
 `submit` puts a plan on the books and returns. `run_scheduler` drives every submission on the books, one thread each
 under a short lock, so that several schedulers share them. `watch` reads how far one is. Where things are comes from the
 environment: EVALFLEET_BROKER_URL, EVALFLEET_BASE_URL with EVALFLEET_TOKEN (or a target with SPLOX_API_KEY),
-EVALFLEET_RESULTS_URL.
+EVALFLEET_RESULTS_URL (docs/fleet.md).
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evalfleet.artifact import find, finish, open_artifact, read_plan
 from evalfleet.contract.client import Client
-from evalfleet.errors import EvalfleetError, PlatformError, UsageError
-from evalfleet.ledger import Ledger
+from evalfleet.contract.tasks import QUEUES
+from evalfleet.errors import EvalfleetError, PlatformError, TargetUnreachable, UsageError
+from evalfleet.ledger import GRACE_MS, Ledger, Meta, Progress
 from evalfleet.plan import Plan
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
-from evalfleet.telemetry import serve
+from evalfleet.telemetry import QUEUED, SUBMISSIONS, WORKERS, forget_submission, log_to_stderr, serve
 from scheduler.conduct import missing_reasons, with_harness
 from scheduler.dispatch import Dispatcher, Ended, drive
 from scheduler.evaluate import Options, Reporter, state_folder
@@ -39,7 +41,16 @@ from scheduler.summary import Summary, exit_code, summarize
 log = logging.getLogger(__name__)
 
 LOCK_MS = 15_000
+"""A scheduler that is killed is replaced after this long."""
 LOOK_EVERY_S = 2.0
+LEAVE_WITHIN_S = 5.0
+AGAIN_AFTER_S = 30.0
+"""A submission whose drive ended in an error of ours or of the disk is taken up again after this long."""
+SWEEP_EVERY_S = 60.0
+WATCH_EVERY_S = 0.5
+SAY_AFTER_S = 4.0
+AWAY_S = 60.0
+"""`watch` waits this long for a broker that does not answer."""
 
 
 def submit(prepared: Prepared, options: Options, settings: Settings, *, words: Sequence[str]) -> Opened:
@@ -75,6 +86,7 @@ def submit(prepared: Prepared, options: Options, settings: Settings, *, words: S
 
 def run_scheduler(settings: Settings) -> int:
     """Drive what is on the books until SIGTERM or SIGINT; 0."""
+    log_to_stderr(settings.log_level)
     broker = settings.require_broker()
     results_store(settings.require_results_url())
     ledger = Ledger(broker.redis_url)
@@ -83,22 +95,69 @@ def run_scheduler(settings: Settings) -> int:
     port = serve(settings.metrics_port)
     owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     log.info("scheduler %s on %s%s", owner, broker, f", metrics on port {port}" if port else "")
-    drivers: dict[str, _Driver] = {}
+    grace = ledger.grace_ms()
+    if grace:
+        log.info("this broker is new to us: work begins in %.0f s, when every living worker has spoken", grace / 1000)
     with Interrupts() as interrupts:
-        for _ in ledger.wake_ups(LOOK_EVERY_S):
-            if interrupts.first is not None:
-                break
-            drivers = {sub: driver for sub, driver in drivers.items() if driver.thread.is_alive()}
-            try:
-                for sub in ledger.submissions():
-                    if sub not in drivers and ledger.lock(f"drive:{sub}", owner, LOCK_MS):
-                        drivers[sub] = _Driver(sub, owner, settings, interrupts)
-            except EvalfleetError as error:
-                log.warning("looking for submissions: %s", error)
-        for driver in drivers.values():
-            driver.thread.join(5)
+        drivers = _Drivers(ledger, owner, settings, interrupts)
+        drivers.look()
+        while not interrupts.noticed.wait(LOOK_EVERY_S):
+            drivers.look()
+        log.info("scheduler %s leaves; another one can go on at once", owner)
+        drivers.join(LEAVE_WITHIN_S)
     ledger.close()
     return 0
+
+
+class _Drivers:
+    """The submissions that this scheduler drives: one thread each, under a lock that other schedulers see."""
+
+    def __init__(self, ledger: Ledger, owner: str, settings: Settings, interrupts: Interrupts) -> None:
+        self.ledger, self.owner, self.settings, self.interrupts = ledger, owner, settings, interrupts
+        self.running: dict[str, _Driver] = {}
+        self.again_at: dict[str, float] = {}
+        self.sweep_at = 0.0
+        self.away = ""
+
+    def look(self) -> None:
+        """Take up what nobody drives; a drive that failed is tried again after a while, here or elsewhere."""
+        now = time.monotonic()
+        for sub, driver in list(self.running.items()):
+            if not driver.thread.is_alive():
+                del self.running[sub]
+                if driver.failed:
+                    self.again_at[sub] = now + AGAIN_AFTER_S
+        self.again_at = {sub: at for sub, at in self.again_at.items() if at > now}
+        try:
+            for sub in self.ledger.submissions():
+                if sub in self.running or sub in self.again_at:
+                    continue
+                if self.ledger.lock(f"drive:{sub}", self.owner, LOCK_MS):
+                    self.running[sub] = _Driver(sub, self.owner, self.settings, self.interrupts)
+            self._measure()
+            if now >= self.sweep_at and self.ledger.lock("sweep", self.owner, int(SWEEP_EVERY_S * 1000)):
+                self.sweep_at = now + SWEEP_EVERY_S
+                self.ledger.sweep()
+        except EvalfleetError as error:
+            if not self.away:
+                log.warning("waiting for the broker: %s", error)
+            self.away = str(error)
+            return
+        if self.away:
+            log.info("the broker is back")
+        self.away = ""
+
+    def _measure(self) -> None:
+        SUBMISSIONS.set(len(self.running))
+        WORKERS.set(len(self.ledger.workers()))
+        for queue in QUEUES:
+            QUEUED.labels(queue).set(self.ledger.queue_length(queue))
+
+    def join(self, seconds: float) -> None:
+        """Wait for the drivers, which leave by themselves once a signal was noticed."""
+        end = time.monotonic() + seconds
+        for driver in self.running.values():
+            driver.thread.join(max(0.0, end - time.monotonic()))
 
 
 class _Driver:
@@ -109,17 +168,22 @@ class _Driver:
         self.owner = owner
         self.settings = settings
         self.interrupts = interrupts
+        self.failed = True
+        self.said = ""
         self.thread = threading.Thread(target=self._main, name=f"drive-{submission[-8:]}", daemon=True)
         self.thread.start()
 
     def _main(self) -> None:
-        ledger = Ledger(self.settings.require_broker().redis_url)
-        publisher = CeleryPublisher(self.settings.require_broker(), ledger)
+        broker = self.settings.require_broker()
+        ledger = Ledger(broker.redis_url)
+        publisher = CeleryPublisher(broker, ledger)
         try:
             self._drive(ledger, publisher)
+            self.failed = False
         except EvalfleetError as error:
             log.error("%s: %s", self.submission, error)  # noqa: TRY400  - the sentence is enough
         finally:
+            forget_submission(self.submission)
             with contextlib.suppress(EvalfleetError):  # it runs out by itself
                 ledger.unlock(f"drive:{self.submission}", self.owner)
             publisher.close()
@@ -132,61 +196,126 @@ class _Driver:
             log.warning("%s has no plan on the books: dropped", self.submission)
             ledger.forget(self.submission)
             return
-        log.info("driving %s", plan.id)
+        total = sum(1 for _ in plan.all_attempts())
+        log.info("driving %s: %d attempts, %d at once", plan.id, total, plan.concurrency)
 
         def reload() -> dict[Any, str]:
             return books(plan, documents(self.settings, plan), store)
 
         def tick(_progress: Any, note: str) -> bool:
-            if note:
-                log.warning("%s: %s", plan.id, note)
-            mine = ledger.lock(f"drive:{plan.id}", self.owner, LOCK_MS)
+            mine = True
+            try:
+                mine = ledger.lock(f"drive:{plan.id}", self.owner, LOCK_MS)
+                self._say(ledger, note)
+            except TargetUnreachable as away:
+                self._log(str(away))  # whether the lock is still ours is asked again when the broker answers
             return self.interrupts.first is not None or not mine
 
         ended = drive(Dispatcher(ledger, plan, publisher, reload=reload), tick=tick)
         if ended.state == "left":
+            log.info("%s is left as it stands", plan.id)
             return
         summary = summarize_fleet(plan, store, documents(self.settings, plan), ended)
         finish(store, plan.artifact, summary.stored(exit_code(summary)))
         ledger.retire(plan.id)
-        log.info("%s ended: %s %s (%s)", plan.id, ended.state, ended.reason, summary.verdict)
+        why = f" ({ended.reason})" if ended.reason else ""
+        log.info("%s is %s%s: %s, in %s", plan.id, ended.state, why, summary.verdict, plan.artifact)
+
+    def _say(self, ledger: Ledger, note: str) -> None:
+        """Why it stands still, for whoever watches; once in the log."""
+        if note != self.said:
+            ledger.say(self.submission, note)
+        self._log(note)
+
+    def _log(self, note: str) -> None:
+        if note and note != self.said:
+            log.warning("%s: %s", self.submission, note)
+        self.said = note
 
 
 def watch(submission: str, settings: Settings, reporter: Reporter, *, allow_flaky: bool) -> tuple[Summary, int]:
-    """Follow a submission to its end; its summary and exit code. UsageError when nobody knows it."""
+    """Follow a submission to its end; its summary and exit code. A signal ends the watching, not the submission: then
+    the summary is how far it is. UsageError when nobody knows it."""
     store = results_store(settings.require_results_url())
     ledger = Ledger(settings.require_broker().redis_url)
-    ended: Ended | None = None
-    total = 0
     with Interrupts() as interrupts:
-        for _ in ledger.wake_ups(0.5):
+        ended = _follow(submission, store, ledger, interrupts, reporter)
+    reporter.done()
+    artifact = find(store, submission)
+    if artifact is None:
+        raise UsageError(f"{store.shown()} holds no artifact of {submission}; is EVALFLEET_RESULTS_URL the fleet's?")
+    plan = read_plan(store, artifact)
+    summary = summarize_fleet(plan, store, documents(settings, plan), ended or Ended("left"))
+    if ended is None:
+        reporter.note(f"not watching any more; {submission} goes on (`evalfleet watch {submission}`)")
+    elif ended.state == "stopped" and ended.reason:
+        reporter.warn(f"stopped: {ended.reason}")
+    ledger.close()
+    return summary, exit_code(summary, allow_flaky=allow_flaky, signal=interrupts.first if ended is None else None)
+
+
+def _follow(
+    submission: str, store: FolderResults, ledger: Ledger, interrupts: Interrupts, reporter: Reporter
+) -> Ended | None:
+    """Show progress until it ends; None when a signal came first. A broker that is away is waited for as long as a
+    submission would be."""
+    notes = _Notes()
+    total = 0
+    away_since: float | None = None
+    progress = Progress()
+    pause = 0.0
+    while not interrupts.noticed.wait(pause):
+        pause = WATCH_EVERY_S
+        try:
             meta = ledger.meta(submission)
             if meta is None:
                 if find(store, submission) is None:
                     raise UsageError(
                         f"nobody knows a submission {submission}; `evalfleet list` shows what was started here"
                     )
-                ended = Ended("unknown")
-            elif meta.state != "running":
-                ended = Ended(meta.state, meta.reason, meta.code, ledger.given_up(submission))
-            if ended is not None or interrupts.first is not None:
-                break
+                return Ended("unknown")
+            if meta.state != "running":
+                return Ended(meta.state, meta.reason, meta.code, ledger.given_up(submission))
             if not total:
                 known = ledger.plan(submission)
                 total = sum(1 for _ in known.all_attempts()) if known is not None else 0
-            alive = ledger.workers()
-            reporter.progress(ledger.progress(submission), total, "" if alive else "no worker is alive")
-    reporter.done()
-    artifact = find(store, submission)
-    if artifact is None:
-        raise UsageError(f"{store.shown()} holds no artifact of {submission}")
-    plan = read_plan(store, artifact)
-    summary = summarize_fleet(plan, store, documents(settings, plan), ended or Ended("left"))
-    signal = interrupts.first if ended is None else None
-    if ended is not None and ended.state == "stopped" and ended.reason:
-        reporter.warn(f"stopped: {ended.reason}")
-    ledger.close()
-    return summary, exit_code(summary, allow_flaky=allow_flaky, signal=signal)
+            progress = ledger.progress(submission)
+            note = notes.settled(why_idle(ledger, submission, meta), time.monotonic())
+            away_since = None
+        except TargetUnreachable as away:
+            now = time.monotonic()
+            away_since = now if away_since is None else away_since
+            if now - away_since > AWAY_S:
+                raise
+            note = str(away)
+        reporter.progress(progress, total, note)
+    return None
+
+
+def why_idle(ledger: Ledger, submission: str, meta: Meta) -> str:
+    """What a running submission waits for, in words; "" when all is well."""
+    grace = ledger.grace_ms()
+    if grace:
+        return f"the broker is new to the fleet: work begins within {GRACE_MS // 1000} s"
+    if meta.paused:
+        return "paused"
+    if not ledger.workers():
+        return "no worker is alive; start one with `evalfleet worker`"
+    if ledger.lock_owner(f"drive:{submission}") is None:
+        return "no scheduler drives it; start one with `evalfleet scheduler`"
+    return meta.note
+
+
+class _Notes:
+    """Says a thing only when it has been so for a while: a scheduler needs two seconds to find what was submitted."""
+
+    def __init__(self) -> None:
+        self.said, self.since = "", 0.0
+
+    def settled(self, note: str, now: float) -> str:
+        if note != self.said:
+            self.said, self.since = note, now
+        return note if now - self.since >= SAY_AFTER_S else ""
 
 
 def summarize_fleet(

@@ -1,21 +1,30 @@
 """How does a worker process start, take messages and leave?
 
 `evalfleet worker` (= `python -P -m worker`) starts Celery's consumer in this process with a pool of threads and hangs
-three small tasks on it; the work is in `worker.tasks`. Other pools are refused: under prefork the loop thread and the
-heartbeat would be forked, under gevent the Redis transport loses messages (design.md, "Pool: threads").
+three small tasks on it; the work is in `worker.tasks`. There is no choice of pool: under prefork the loop thread and
+the heartbeat would be forked, under gevent the Redis transport loses messages.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
+import re
+import signal
+import socket
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery, bootsteps, signals
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
+from celery.worker import state
+from kombu.exceptions import OperationalError
 
 from evalfleet.contract.tasks import (
     AGGREGATE_QUEUE,
@@ -34,12 +43,17 @@ from evalfleet.contract.tasks import (
 from evalfleet.errors import EvalfleetError, SettingError
 from evalfleet.plan import Attempt, Conversation
 from evalfleet.queue import celery_config
+from evalfleet.results import results_store
 from evalfleet.settings import Settings
-from evalfleet.telemetry import PUBLISHED, serve
+from evalfleet.telemetry import PUBLISHED, log_to_stderr, serve
+from worker.liveness import EVERY_S, Liveness
 from worker.tasks import Crew
 
 log = logging.getLogger(__name__)
 
+AT_ONCE = 8
+MOST_AT_ONCE = 1000
+DEAF_EXIT = 3
 EXTRA_SLOTS = 4
 """Threads beyond the conversations, so that grading and recording never wait for a slot of a run."""
 
@@ -56,6 +70,9 @@ class CeleryPublisher:
 
     def __init__(self, app: Celery) -> None:
         self.app = app
+        # A lost connection comes as itself or, once kombu has retried, as its own error.
+        transport: tuple[type[Exception], ...] = app.connection_for_write().recoverable_connection_errors
+        self._unsent: tuple[type[Exception], ...] = (OperationalError, *transport)
 
     def grade(self, plan: str, attempt: Attempt) -> None:
         order = GradeOrder(plan, (attempt.case, attempt.scenario, attempt.trial))
@@ -68,7 +85,7 @@ class CeleryPublisher:
         """A message that cannot be sent is only a hint lost: the reconciler sends it again (I3)."""
         try:
             self.app.send_task(task, kwargs={"payload": payload}, queue=queue, ignore_result=True)
-        except self.app.connection_for_write().transport.connection_errors as error:
+        except self._unsent as error:
             log.warning("%s could not be sent: %s", task, error)
             return
         PUBLISHED.labels(queue).inc()
@@ -115,31 +132,66 @@ def read_queues(text: str) -> tuple[str, ...]:
     return names
 
 
-def run_worker(settings: Settings, *, queues: Sequence[str], concurrency: int, ready_file: Path | None = None) -> int:
-    """Consume until SIGTERM; the process's exit code. Raises OperatorError for a broker that will not do."""
+def run_worker(
+    settings: Settings,
+    *,
+    queues: Sequence[str],
+    concurrency: int,
+    ready_file: Path | None = None,
+    liveness_file: Path | None = None,
+) -> int:
+    """Consume until SIGTERM; the process's exit code. Raises OperatorError for a broker or an environment that will
+    not do, TargetUnreachable when the broker is not there."""
+    check_environment(settings, queues)
     app = make_app(settings)
     slots = concurrency + EXTRA_SLOTS if RUN_QUEUE in queues else concurrency
     crew = Crew(settings, CeleryPublisher(app), queues=",".join(queues), slots=concurrency)
     add_tasks(app, crew)
     crew.ledger.check_broker()
-    serve(settings.metrics_port)
+    liveness = Liveness(
+        liveness_file,
+        room=lambda: len(state.reserved_requests) < slots,
+        waiting=lambda: sum(crew.ledger.queue_length(queue) for queue in queues),
+        deaf=lambda: os.kill(os.getpid(), signal.SIGTERM),
+    )
+    liveness.check_file()
+    app.steps["consumer"].add(_look_with(liveness))
+    metrics_port = serve(settings.metrics_port)
     crew.start()
 
-    def leave(**_: Any) -> None:
-        threading.Thread(target=crew.stop, name="evalfleet-leave").start()
+    def leave() -> None:
+        log.info("worker %s leaves; what it plays goes back", crew.heart.incarnation)
+        if worker.hub is not None:  # it sleeps for up to a second otherwise
+            worker.hub.call_soon(lambda: None)
+        crew.stop()
 
     def ready(**_: Any) -> None:
-        log.info("worker %s takes %s, %d at once", crew.heart.incarnation, ",".join(queues), concurrency)
+        _on_signals(leave)
+        log.info(
+            "worker %s takes %s, %d at once%s",
+            crew.heart.incarnation,
+            ",".join(queues),
+            concurrency,
+            "" if metrics_port is None else f", metrics on port {metrics_port}",
+        )
         if ready_file is not None:
             ready_file.write_text(crew.heart.incarnation, encoding="ascii")
 
-    signals.worker_shutting_down.connect(leave, weak=False)
+    def received(**_: Any) -> None:
+        liveness.received()
+
     signals.worker_ready.connect(ready, weak=False)
+    signals.task_received.connect(received, weak=False)
+    # Celery advises against root because its tasks may be pickled code of strangers. Ours are JSON that is checked, and
+    # the image runs as nobody special; on a laptop it says this to whoever is root there anyway.
+    warnings.filterwarnings("ignore", "You're running the worker with superuser privileges", SecurityWarning)
+    # At each lost connection, about a setting that stands in our configuration as it should be.
+    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
     worker = app.Worker(
         pool="threads",
         concurrency=slots,
         queues=list(queues),
-        hostname=f"evalfleet-{crew.heart.incarnation[:8]}@%h",
+        hostname=f"evalfleet-{crew.heart.incarnation[:8]}@{socket.gethostname()}",
         without_heartbeat=True,
         without_mingle=True,
         without_gossip=True,
@@ -148,40 +200,117 @@ def run_worker(settings: Settings, *, queues: Sequence[str], concurrency: int, r
     )
     _end_with_the_command(settings)
     worker.start()
-    return int(worker.exitcode or 0)
+    return DEAF_EXIT if liveness.is_deaf else int(worker.exitcode or 0)
+
+
+def _on_signals(leave: Callable[[], None]) -> None:
+    """SIGTERM and Ctrl-C: `leave`, and Celery takes nothing more and waits for its threads. A second one ends the
+    process at once: others notice within seconds. Instead of Celery's handlers, which differ for the two and print."""
+    leaving = threading.Thread(target=leave, name="evalfleet-leave")
+
+    def handle(number: int, _frame: object) -> None:
+        if state.should_stop is not None:
+            os._exit(128 + number)
+        state.should_stop = 0
+        leaving.start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+
+def check_environment(settings: Settings, queues: Sequence[str]) -> None:
+    """What is missing is said at the start, not by every message. Raises SettingError or CredentialError."""
+    settings.require_broker()
+    if settings.splox_api_key is None or settings.base_url is not None:
+        settings.require_base_url()
+        settings.require_token()
+    if GRADE_QUEUE in queues or AGGREGATE_QUEUE in queues:
+        results_store(settings.require_results_url())
+
+
+def _look_with(liveness: Liveness) -> type[bootsteps.StartStopStep]:
+    """A step of the consumer: its timer looks at the worker's life for as long as there is a connection."""
+
+    class Look(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
+        requires = ("celery.worker.consumer.tasks:Tasks",)
+        entry: Any = None
+
+        def start(self, consumer: Any) -> None:
+            liveness.connected()
+            self.entry = consumer.timer.call_repeatedly(EVERY_S, liveness.look)
+
+        def stop(self, consumer: Any) -> None:  # noqa: ARG002  - Celery's signature
+            if self.entry is not None:
+                self.entry.cancel()
+
+    return Look
 
 
 def _end_with_the_command(settings: Settings) -> None:
     """An embedded worker ends with the command that started it, however that one died."""
     if settings.lifeline_fd is None:
         return
-    import signal
-
     from evalfleet.lifeline import watch
 
     watch(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -P -m worker [--queues run,grade,aggregate] [--concurrency N] [--ready-file FILE]`."""
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="evalfleet worker")
-    parser.add_argument("--queues", default=os.environ.get("EVALFLEET_QUEUES", ",".join(QUEUES)))
-    parser.add_argument("--concurrency", type=int, default=int(os.environ.get("EVALFLEET_CONCURRENCY", "8")))
-    parser.add_argument("--ready-file", type=Path)
-    arguments = parser.parse_args(argv)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    """`python -P -m worker`; the process's exit code (S36)."""
+    arguments = _parser().parse_args(argv)
     try:
         settings = Settings.from_env(os.environ)
-        logging.getLogger().setLevel(settings.log_level.upper())
-        logging.getLogger("httpx").setLevel("WARNING")
+        if arguments.metrics_port is not None:
+            settings = replace(settings, metrics_port=_whole("--metrics-port", arguments.metrics_port, 0, 65_535))
+        log_to_stderr(settings.log_level)
         return run_worker(
             settings,
             queues=read_queues(arguments.queues),
-            concurrency=arguments.concurrency,
+            concurrency=_whole("--concurrency", arguments.concurrency, 1, MOST_AT_ONCE),
             ready_file=arguments.ready_file,
+            liveness_file=arguments.liveness_file,
         )
     except EvalfleetError as error:
         print(f"evalfleet worker: {error}", file=sys.stderr)  # noqa: T201  - the process's last word
         return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Values are text here and read by us, whether they came as a flag or as a variable."""
+    environ = os.environ
+    parser = argparse.ArgumentParser(
+        prog="evalfleet worker",
+        description="Plays conversations, runs graders, records attempts. Where things are comes from the environment:"
+        " EVALFLEET_BROKER_URL, EVALFLEET_RESULTS_URL, EVALFLEET_BASE_URL with EVALFLEET_TOKEN, or SPLOX_API_KEY."
+        " SIGTERM or Ctrl-C: it gives back what it plays and leaves.",
+    )
+    add = parser.add_argument
+    add(
+        "--queues",
+        default=environ.get("EVALFLEET_QUEUES") or ",".join(QUEUES),
+        metavar="LIST",
+        help=f"what it does: some of {','.join(QUEUES)} (default: all)",
+    )
+    add(
+        "--concurrency",
+        default=environ.get("EVALFLEET_CONCURRENCY") or str(AT_ONCE),
+        metavar="N",
+        help=f"conversations, gradings and recordings at once, about (default: {AT_ONCE})",
+    )
+    add("--metrics-port", metavar="PORT", help="Prometheus metrics; 0 takes a free port (EVALFLEET_METRICS_PORT)")
+    add(
+        "--liveness-file",
+        type=Path,
+        default=environ.get("EVALFLEET_LIVENESS_FILE") or None,
+        metavar="FILE",
+        help=f"touched every {EVERY_S:.0f} s while messages are taken; older than 30 s means unhealthy",
+    )
+    add("--ready-file", type=Path, metavar="FILE", help="written once, when the first message can come")
+    return parser
+
+
+def _whole(flag: str, text: str, low: int, high: int) -> int:
+    """SettingError for what is no whole number from `low` to `high`."""
+    if not re.fullmatch(r"[0-9]{1,9}", text.strip()) or not low <= int(text) <= high:
+        raise SettingError(flag, f"must be a whole number from {low} to {high}, not {text[:40]!r}")
+    return int(text)

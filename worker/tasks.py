@@ -34,7 +34,7 @@ from evalfleet.ledger import Claimed, Hold, Ledger
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import ResultsStore, results_store
 from evalfleet.settings import Settings
-from evalfleet.telemetry import ATTEMPTS, CLAIMS, CONVERSATION_SECONDS, GIVEN_UP, HELD, RETRIES, SLOTS
+from evalfleet.telemetry import ATTEMPTS, CLAIMS, CONVERSATION_SECONDS, GIVEN_UP, HELD, RETRIES, SLOTS, code_label
 from worker.aggregate import Aggregator, aggregate
 from worker.evidence import Play, attempt_line, context_line, missing_line
 from worker.grade import MORE_GRADES, grade, judge_now, needs_graders
@@ -177,7 +177,7 @@ class Crew:
                 return await player.play()
             finally:
                 for former in player.tries[:-1]:
-                    RETRIES.labels(_code_of(former.reason)).inc()
+                    RETRIES.labels(code_label(_code_of(former.reason))).inc()
 
         future = self.loop.submit(play())
 
@@ -223,7 +223,7 @@ class Crew:
             self._record(plan, play.attempt, attempt_line(plan, play, judgement, ()))
 
     def _give_up(self, plan: Plan, conversation: Conversation, gave_up: GaveUp) -> None:
-        GIVEN_UP.labels(gave_up.code).inc()
+        GIVEN_UP.labels(code_label(gave_up.code)).inc()
         for attempt in gave_up.attempts:
             self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(missing_line(plan, attempt, gave_up)))
         self.ledger.give_up(plan.id, conversation, gave_up.reason, gave_up.code)

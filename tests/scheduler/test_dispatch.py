@@ -237,6 +237,9 @@ def test_redis_came_back_empty_and_the_plan_goes_back_on_the_books(scene: Scene)
     scene.ledger.redis.delete(*scene.ledger.redis.keys(f"{scene.ledger.prefix}*"))
     assert scene.step() is None
     scene.step()
+    assert scene.wire.runs == [], "in the grace a message would only be dropped by its claim"
+    scene.ledger.open_epoch(mine=True)
+    scene.step()
     assert sorted(c.trial for c in scene.wire.runs) == [1, 2]
     assert scene.ledger.take_replay(scene.plan.id), "evidence that Redis forgot is sent again"
 
