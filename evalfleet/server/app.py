@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
+from typing import Final
 
 from fastapi import FastAPI, Request, Response
+from sqlalchemy import select
 from starlette.exceptions import HTTPException
 
 import evalfleet
 from evalfleet.errors import EvalfleetError
+from evalfleet.server.accounts import Accounts
 from evalfleet.server.documents import text_of
 from evalfleet.server.evaluation_routes import add_evaluation_routes
 from evalfleet.server.gate import Gate, answer_http_error, answer_refusal
 from evalfleet.server.harness_routes import add_harness_routes
-from evalfleet.server.refusal import Refusal
+from evalfleet.server.interaction_routes import add_interaction_routes
+from evalfleet.server.refusal import Refusal, refuse
 from evalfleet.server.run_routes import add_run_routes
 from evalfleet.server.services import Services, ready
 
+READY_WITHIN: Final = 2.0
+"""Seconds that the database may take to answer `/readyz`."""
+
 
 def create_app(services: Services, accounts: Mapping[str, str]) -> Gate:
-    """The whole API behind its gate. `accounts`: bearer token → account name."""
+    """The whole API behind its gate. `accounts`: fixed bearer tokens → account; more are in the database."""
     app = FastAPI(
         title="evalfleet",
         version=evalfleet.__version__,
@@ -33,9 +41,10 @@ def create_app(services: Services, accounts: Mapping[str, str]) -> Gate:
     app.add_exception_handler(EvalfleetError, answer_refusal)
     app.add_exception_handler(Exception, answer_refusal)
     app.add_exception_handler(HTTPException, answer_http_error)
-    gate = Gate(app, accounts)
+    gate = Gate(app, Accounts(services.store, accounts))
     add_run_routes(app, services)
     add_harness_routes(app, services)
+    add_interaction_routes(app)
     add_evaluation_routes(app, services)
     _add_operators_routes(app, services, gate)
     return gate
@@ -48,6 +57,21 @@ def _add_operators_routes(app: FastAPI, services: Services, gate: Gate) -> None:
         status = "stopping" if stopping else "ok"
         document = {"status": status, "pid": os.getpid(), "version": evalfleet.__version__}
         return ready(text_of(document).encode("ascii"), 503 if stopping else 200)
+
+    @app.get("/readyz", tags=["operators"], summary="Can the server take requests? (no token needed)")
+    async def readiness(request: Request) -> Response:  # noqa: ARG001
+        if services.runner.stopping:
+            raise refuse("service_unavailable", "The server is stopping.", headers={"Retry-After": "2"})
+        try:
+            async with asyncio.timeout(READY_WITHIN):
+                await services.store.read(lambda connection: connection.execute(select(1)).scalar())
+        except TimeoutError:
+            raise refuse(
+                "service_unavailable",
+                f"The database has not answered within {READY_WITHIN:g} s.",
+                headers={"Retry-After": "5"},
+            ) from None
+        return ready(b'{"status":"ready"}')
 
     @app.get("/metrics", tags=["operators"], summary="Prometheus' text format (no token needed)")
     async def show_metrics(request: Request) -> Response:  # noqa: ARG001

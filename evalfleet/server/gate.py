@@ -6,14 +6,13 @@ a problem document: no traceback and no HTML ever leaves the server (E08).
 
 from __future__ import annotations
 
-import hmac
 import logging
 import re
+import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any, Final
+from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,21 +20,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evalfleet.contract.problems import Problem
 from evalfleet.errors import EvalfleetError, StorageError
+from evalfleet.server.accounts import Accounts
+from evalfleet.server.logs import access_logged, log_access
 from evalfleet.server.refusal import Refusal
 from evalfleet.server.requests import ACCOUNT
 
 _log = logging.getLogger(__name__)
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/metrics", "/docs", "/openapi.json"})
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
 _TRACE: Final = re.compile(rb"[\x21-\x7e]{1,200}")
 
 
 class Gate:
-    """`accounts`: token → account. Tokens are compared by their digests in constant time."""
+    """Asks `accounts` who calls; counts and logs what is answered. Every answer has an `X-Request-Id`."""
 
-    def __init__(self, app: ASGIApp, accounts: Mapping[str, str]) -> None:
+    def __init__(self, app: ASGIApp, accounts: Accounts) -> None:
         self._app = app
-        self._accounts = [(sha256(token.encode()).digest(), account) for token, account in accounts.items()]
+        self._accounts = accounts
         self.answers: Counter[int] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,43 +44,70 @@ class Gate:
             await self._app(scope, receive, send)
             return
         authorization, trace = _headers(scope)
-        started = finished = False
+        answer = _Answer(send, trace or uuid4().hex, self.answers)
+        began = time.perf_counter()
+        try:
+            await self._answer(scope, receive, answer, authorization, trace)
+        finally:
+            if access_logged():
+                log_access(
+                    request_id=answer.request_id,
+                    method=scope["method"],
+                    path=scope["path"],
+                    status=answer.status,
+                    seconds=time.perf_counter() - began,
+                    size=answer.size,
+                    account=scope.get(ACCOUNT),
+                    client=scope["client"][0] if scope.get("client") else None,
+                )
 
-        async def counted(message: Message) -> None:
-            nonlocal started, finished
-            if message["type"] == "http.response.start":
-                started = True
-                self.answers[message["status"]] += 1
-            elif not message.get("more_body", False):
-                finished = True
-            await send(message)
-
+    async def _answer(
+        self, scope: Scope, receive: Receive, answer: _Answer, authorization: bytes, trace: str | None
+    ) -> None:
         try:
             if scope["path"] not in OPEN_PATHS:
-                account = self._account(authorization)
+                account = await self._account(authorization)
                 if account is None:
                     problem = Problem.of("unauthorized", "Send a valid bearer token in the Authorization header.")
-                    await problem_response(problem, trace)(scope, receive, counted)
+                    await problem_response(problem, trace)(scope, receive, answer)
                     return
                 scope[ACCOUNT] = account
-            await self._app(scope, receive, counted)
+            await self._app(scope, receive, answer)
         except Exception as problem:  # the true boundary: a request's failure must not end the server
-            if finished:
+            if answer.finished:
                 return  # answered already: Starlette answers what nobody handles, and raises it again
-            if started:
+            if answer.status is not None:
                 raise  # too late for a document: the connection is closed
-            await problem_response(problem_of(problem), trace)(scope, receive, counted)
+            await problem_response(problem_of(problem), trace)(scope, receive, answer)
 
-    def _account(self, authorization: bytes) -> str | None:
+    async def _account(self, authorization: bytes) -> str | None:
         scheme, _, token = authorization.partition(b" ")
-        if scheme.lower() != b"bearer":
-            return None
-        given = sha256(token.strip()).digest()
-        found = None
-        for digest, account in self._accounts:  # all of them, so that the time says nothing
-            if hmac.compare_digest(digest, given):
-                found = account
-        return found
+        return await self._accounts.account_of(token.strip()) if scheme.lower() == b"bearer" else None
+
+
+class _Answer:
+    """`send` of one request: sees what goes out, and adds the request's id to it."""
+
+    __slots__ = ("_answers", "_send", "finished", "request_id", "size", "status")
+
+    def __init__(self, send: Send, request_id: str, answers: Counter[int]) -> None:
+        self._send = send
+        self._answers = answers
+        self.request_id = request_id
+        self.status: int | None = None
+        self.size = 0
+        self.finished = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self._answers[message["status"]] += 1
+            headers = [*message.get("headers", ()), (b"x-request-id", self.request_id.encode("ascii"))]
+            message = {**message, "headers": headers}
+        else:
+            self.size += len(message.get("body", b""))
+            self.finished = not message.get("more_body", False)
+        await self._send(message)
 
 
 def _headers(scope: Scope) -> tuple[bytes, str | None]:

@@ -16,7 +16,7 @@ from evalfleet.server.refusal import field, not_found, refuse
 ACCOUNT: Final = "evalfleet.account"
 """Where the gate leaves the caller's account in the ASGI scope."""
 
-_NAMES: Final = {"run": "run", "h": "harness", "eval": "evaluation", "chat": "chat"}
+_NAMES: Final = {"run": "run", "h": "harness", "eval": "evaluation", "chat": "chat", "int": "interaction"}
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 

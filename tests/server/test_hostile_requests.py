@@ -80,7 +80,9 @@ async def test_the_content_type_must_be_json_e08(api: Api, media: str, taken: bo
         ("HEAD", "/v2/runs", "GET, POST"),
         ("PUT", "/v2/evaluations/eval_1/complete", "POST"),
         ("GET", "/v2/evaluations/eval_1/attempts:batch", "POST"),
-        ("POST", "/v2/harnesses", "GET"),
+        ("PUT", "/v2/harnesses", "GET, POST"),
+        ("POST", "/v2/harnesses/h_1", "DELETE, GET, PATCH"),
+        ("POST", "/readyz", "GET"),
         ("POST", "/healthz", "GET"),
     ],
 )
