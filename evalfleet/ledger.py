@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import logging
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,8 +41,10 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from evalfleet.errors import StorageError, TargetUnreachable, UnfitHost
+from evalfleet.errors import CredentialError, StorageError, TargetUnreachable, UnfitHost
 from evalfleet.plan import Attempt, Conversation, Plan
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT_PX = 12_000
 """A worker that has not beaten for this long (ms) is dead (I6)."""
@@ -135,6 +138,8 @@ def _guarded(method: Callable[Concatenate[Ledger, _P], _R]) -> Callable[Concaten
     def wrapper(self: Ledger, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return method(self, *args, **kwargs)
+        except redis.AuthenticationError as error:
+            raise CredentialError(f"the broker {self.where} refuses the login in its URL: {error}") from error
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise TargetUnreachable(f"the broker {self.where} does not answer: {error}") from error
         except redis.ResponseError as error:
@@ -163,7 +168,8 @@ def connect(url: str) -> redis.Redis:
 class Ledger:
     """The shared books. Thread-safe; every method is one round trip unless it says otherwise.
 
-    Raises `TargetUnreachable` when Redis does not answer within some seconds, `StorageError` when it refuses writes.
+    Raises `TargetUnreachable` when Redis does not answer within some seconds, `CredentialError` when it refuses our
+    login, `StorageError` when it refuses writes.
     """
 
     def __init__(self, url: str, *, prefix: str = "ef:") -> None:
@@ -191,7 +197,13 @@ class Ledger:
     @_guarded
     def check_broker(self) -> None:
         """Refuse a broker that would throw our keys away. Raises UnfitHost."""
-        policy = cast(Mapping[Any, Any], self.redis.config_get("maxmemory-policy"))
+        try:
+            policy = cast(Mapping[Any, Any], self.redis.config_get("maxmemory-policy"))
+        except redis.ResponseError as error:  # hosted ones do not let us ask
+            log.warning(
+                "the broker %s does not say its maxmemory-policy (%s); it must be noeviction", self.where, error
+            )
+            return
         value = next(iter(policy.values()), b"noeviction")
         text = value.decode() if isinstance(value, bytes) else str(value)
         if text != "noeviction":

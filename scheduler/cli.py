@@ -480,8 +480,8 @@ def watch(
     quiet: Quiet = False,
 ) -> int:
     """Show how far a fleet's submission is, and its result at the end."""
-    from scheduler.fleet import watch as follow
     from scheduler.progress import make_reporter
+    from scheduler.watch import watch as follow
 
     summary, code = follow(submission, _settings(None), make_reporter(sys.stderr, quiet=quiet), allow_flaky=allow_flaky)
     return _print(summary, code, as_json=as_json)

@@ -1,8 +1,8 @@
 """How do the parts of a fleet work together when the command that submits does not stay?
 
 `submit` puts a plan on the books and returns. `run_scheduler` drives every submission on the books, one thread each
-under a short lock, so that several schedulers share them. `watch` reads how far one is. Where things are comes from the
-environment: EVALFLEET_BROKER_URL, EVALFLEET_BASE_URL with EVALFLEET_TOKEN (or a target with SPLOX_API_KEY),
+under a short lock, so that several schedulers share them (`scheduler.watch` shows how far one is). Where things are
+comes from the environment: EVALFLEET_BROKER_URL, EVALFLEET_BASE_URL with EVALFLEET_TOKEN (or a target with SPLOX_API_KEY),
 EVALFLEET_RESULTS_URL (docs/fleet.md).
 """
 
@@ -16,21 +16,27 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from evalfleet.artifact import find, finish, open_artifact, read_plan
+from evalfleet.artifact import finish, open_artifact
 from evalfleet.contract.client import Client
 from evalfleet.contract.tasks import QUEUES
-from evalfleet.errors import EvalfleetError, PlatformError, TargetUnreachable, UsageError
-from evalfleet.ledger import GRACE_MS, Ledger, Meta, Progress
+from evalfleet.errors import (
+    CredentialError,
+    EvalfleetError,
+    PlatformError,
+    ProblemAnswer,
+    TargetUnreachable,
+)
+from evalfleet.ledger import Ledger
 from evalfleet.plan import Plan
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
 from evalfleet.telemetry import QUEUED, SUBMISSIONS, WORKERS, forget_submission, log_to_stderr, serve
 from scheduler.conduct import missing_reasons, with_harness
 from scheduler.dispatch import Dispatcher, Ended, drive
-from scheduler.evaluate import Options, Reporter, state_folder
+from scheduler.evaluate import Options, state_folder
 from scheduler.interrupt import Interrupts
 from scheduler.prepare import Prepared
 from scheduler.publisher import CeleryPublisher
@@ -47,10 +53,8 @@ LEAVE_WITHIN_S = 5.0
 AGAIN_AFTER_S = 30.0
 """A submission whose drive ended in an error of ours or of the disk is taken up again after this long."""
 SWEEP_EVERY_S = 60.0
-WATCH_EVERY_S = 0.5
-SAY_AFTER_S = 4.0
-AWAY_S = 60.0
-"""`watch` waits this long for a broker that does not answer."""
+CONTACT_S = 10.0
+"""A server that does not answer `submit` for this long is not there."""
 
 
 def submit(prepared: Prepared, options: Options, settings: Settings, *, words: Sequence[str]) -> Opened:
@@ -62,7 +66,7 @@ def submit(prepared: Prepared, options: Options, settings: Settings, *, words: S
         ledger.check_broker()
 
         async def main() -> Opened:
-            async with _client(settings, prepared.plan) as client:
+            async with _client(settings, prepared.plan, retry_for=CONTACT_S) as client:
                 plan = await with_harness(client, prepared.plan)
                 return await open_submission(
                     client,
@@ -76,12 +80,25 @@ def submit(prepared: Prepared, options: Options, settings: Settings, *, words: S
                     own_server=False,
                 )
 
-        opened = asyncio.run(main())
+        opened = _in_the_operators_words(main, prepared.plan, settings)
         put_bundle(store, opened.plan, prepared.bundle)
         put_on_books(ledger, opened, store)
         return opened
     finally:
         ledger.close()
+
+
+def _in_the_operators_words(main: Callable[[], Coroutine[Any, Any, Opened]], plan: Plan, settings: Settings) -> Opened:
+    where = plan.target.base_url or settings.require_base_url()
+    try:
+        return asyncio.run(main())
+    except ProblemAnswer as problem:
+        if problem.status == 401:
+            name = "EVALFLEET_TOKEN" if plan.target.base_url is None else "SPLOX_API_KEY"
+            raise CredentialError(f"{where} refuses {name}: {problem.detail}") from problem
+        raise
+    except TargetUnreachable as away:
+        raise TargetUnreachable(f"{where} is not there: {away}; nothing was submitted") from away
 
 
 def run_scheduler(settings: Settings) -> int:
@@ -233,91 +250,6 @@ class _Driver:
         self.said = note
 
 
-def watch(submission: str, settings: Settings, reporter: Reporter, *, allow_flaky: bool) -> tuple[Summary, int]:
-    """Follow a submission to its end; its summary and exit code. A signal ends the watching, not the submission: then
-    the summary is how far it is. UsageError when nobody knows it."""
-    store = results_store(settings.require_results_url())
-    ledger = Ledger(settings.require_broker().redis_url)
-    with Interrupts() as interrupts:
-        ended = _follow(submission, store, ledger, interrupts, reporter)
-    reporter.done()
-    artifact = find(store, submission)
-    if artifact is None:
-        raise UsageError(f"{store.shown()} holds no artifact of {submission}; is EVALFLEET_RESULTS_URL the fleet's?")
-    plan = read_plan(store, artifact)
-    summary = summarize_fleet(plan, store, documents(settings, plan), ended or Ended("left"))
-    if ended is None:
-        reporter.note(f"not watching any more; {submission} goes on (`evalfleet watch {submission}`)")
-    elif ended.state == "stopped" and ended.reason:
-        reporter.warn(f"stopped: {ended.reason}")
-    ledger.close()
-    return summary, exit_code(summary, allow_flaky=allow_flaky, signal=interrupts.first if ended is None else None)
-
-
-def _follow(
-    submission: str, store: FolderResults, ledger: Ledger, interrupts: Interrupts, reporter: Reporter
-) -> Ended | None:
-    """Show progress until it ends; None when a signal came first. A broker that is away is waited for as long as a
-    submission would be."""
-    notes = _Notes()
-    total = 0
-    away_since: float | None = None
-    progress = Progress()
-    pause = 0.0
-    while not interrupts.noticed.wait(pause):
-        pause = WATCH_EVERY_S
-        try:
-            meta = ledger.meta(submission)
-            if meta is None:
-                if find(store, submission) is None:
-                    raise UsageError(
-                        f"nobody knows a submission {submission}; `evalfleet list` shows what was started here"
-                    )
-                return Ended("unknown")
-            if meta.state != "running":
-                return Ended(meta.state, meta.reason, meta.code, ledger.given_up(submission))
-            if not total:
-                known = ledger.plan(submission)
-                total = sum(1 for _ in known.all_attempts()) if known is not None else 0
-            progress = ledger.progress(submission)
-            note = notes.settled(why_idle(ledger, submission, meta), time.monotonic())
-            away_since = None
-        except TargetUnreachable as away:
-            now = time.monotonic()
-            away_since = now if away_since is None else away_since
-            if now - away_since > AWAY_S:
-                raise
-            note = str(away)
-        reporter.progress(progress, total, note)
-    return None
-
-
-def why_idle(ledger: Ledger, submission: str, meta: Meta) -> str:
-    """What a running submission waits for, in words; "" when all is well."""
-    grace = ledger.grace_ms()
-    if grace:
-        return f"the broker is new to the fleet: work begins within {GRACE_MS // 1000} s"
-    if meta.paused:
-        return "paused"
-    if not ledger.workers():
-        return "no worker is alive; start one with `evalfleet worker`"
-    if ledger.lock_owner(f"drive:{submission}") is None:
-        return "no scheduler drives it; start one with `evalfleet scheduler`"
-    return meta.note
-
-
-class _Notes:
-    """Says a thing only when it has been so for a while: a scheduler needs two seconds to find what was submitted."""
-
-    def __init__(self) -> None:
-        self.said, self.since = "", 0.0
-
-    def settled(self, note: str, now: float) -> str:
-        if note != self.said:
-            self.said, self.since = note, now
-        return note if now - self.since >= SAY_AFTER_S else ""
-
-
 def summarize_fleet(
     plan: Plan, store: FolderResults, evaluations: Sequence[Mapping[str, Any]], ended: Ended
 ) -> Summary:
@@ -344,7 +276,7 @@ def documents(settings: Settings, plan: Plan) -> tuple[Mapping[str, Any], ...]:
         return ()
 
 
-def _client(settings: Settings, plan: Plan) -> Client:
+def _client(settings: Settings, plan: Plan, *, retry_for: float = 60.0) -> Client:
     if plan.target.base_url is None:
-        return Client(settings.require_base_url(), settings.require_token())
-    return Client(plan.target.base_url, settings.require_api_key())
+        return Client(settings.require_base_url(), settings.require_token(), retry_for=retry_for)
+    return Client(plan.target.base_url, settings.require_api_key(), retry_for=retry_for)

@@ -1,0 +1,109 @@
+"""How does somebody see how far a fleet's submission is, and why it stands still?
+
+`watch` reads the ledger only: it drives nothing, and ends without any effect on what it watched.
+"""
+
+from __future__ import annotations
+
+import time
+
+from evalfleet.artifact import find, read_plan
+from evalfleet.errors import TargetUnreachable, UsageError
+from evalfleet.ledger import GRACE_MS, Ledger, Meta, Progress
+from evalfleet.results import FolderResults, results_store
+from evalfleet.settings import Settings
+from scheduler.dispatch import Ended
+from scheduler.evaluate import Reporter
+from scheduler.fleet import documents, summarize_fleet
+from scheduler.interrupt import Interrupts
+from scheduler.summary import Summary, exit_code
+
+EVERY_S = 0.5
+SAY_AFTER_S = 4.0
+AWAY_S = 60.0
+"""A broker that does not answer is waited for this long."""
+
+
+def watch(submission: str, settings: Settings, reporter: Reporter, *, allow_flaky: bool) -> tuple[Summary, int]:
+    """Follow a submission to its end; its summary and exit code. A signal ends the watching, not the submission: then
+    the summary is how far it is. UsageError when nobody knows it."""
+    store = results_store(settings.require_results_url())
+    ledger = Ledger(settings.require_broker().redis_url)
+    with Interrupts() as interrupts:
+        ended = _follow(submission, store, ledger, interrupts, reporter)
+    reporter.done()
+    artifact = find(store, submission)
+    if artifact is None:
+        raise UsageError(f"{store.shown()} holds no artifact of {submission}; is EVALFLEET_RESULTS_URL the fleet's?")
+    plan = read_plan(store, artifact)
+    summary = summarize_fleet(plan, store, documents(settings, plan), ended or Ended("left"))
+    if ended is None:
+        reporter.note(f"not watching any more; {submission} goes on (`evalfleet watch {submission}`)")
+    elif ended.state == "stopped" and ended.reason:
+        reporter.warn(f"stopped: {ended.reason}")
+    ledger.close()
+    return summary, exit_code(summary, allow_flaky=allow_flaky, signal=interrupts.first if ended is None else None)
+
+
+def _follow(
+    submission: str, store: FolderResults, ledger: Ledger, interrupts: Interrupts, reporter: Reporter
+) -> Ended | None:
+    """Show progress until it ends; None when a signal came first. A broker that is away is waited for as long as a
+    submission would be."""
+    notes = _Notes()
+    total = 0
+    away_since: float | None = None
+    progress = Progress()
+    pause = 0.0
+    while not interrupts.noticed.wait(pause):
+        pause = EVERY_S
+        try:
+            meta = ledger.meta(submission)
+            if meta is None:
+                if find(store, submission) is None:
+                    raise UsageError(
+                        f"nobody knows a submission {submission}; `evalfleet list` shows what was started here"
+                    )
+                return Ended("unknown")
+            if meta.state != "running":
+                return Ended(meta.state, meta.reason, meta.code, ledger.given_up(submission))
+            if not total:
+                known = ledger.plan(submission)
+                total = sum(1 for _ in known.all_attempts()) if known is not None else 0
+            progress = ledger.progress(submission)
+            note = notes.settled(why_idle(ledger, submission, meta), time.monotonic())
+            away_since = None
+        except TargetUnreachable as away:
+            now = time.monotonic()
+            away_since = now if away_since is None else away_since
+            if now - away_since > AWAY_S:
+                raise
+            note = str(away)
+        reporter.progress(progress, total, note)
+    return None
+
+
+def why_idle(ledger: Ledger, submission: str, meta: Meta) -> str:
+    """What a running submission waits for, in words; "" when all is well."""
+    grace = ledger.grace_ms()
+    if grace:
+        return f"the broker is new to the fleet: work begins within {GRACE_MS // 1000} s"
+    if meta.paused:
+        return "paused"
+    if not ledger.workers():
+        return "no worker is alive; start one with `evalfleet worker`"
+    if ledger.lock_owner(f"drive:{submission}") is None:
+        return "no scheduler drives it; start one with `evalfleet scheduler`"
+    return meta.note
+
+
+class _Notes:
+    """Says a thing only when it has been so for a while: a scheduler needs two seconds to find what was submitted."""
+
+    def __init__(self) -> None:
+        self.said, self.since = "", 0.0
+
+    def settled(self, note: str, now: float) -> str:
+        if note != self.said:
+            self.said, self.since = note, now
+        return note if now - self.since >= SAY_AFTER_S else ""
