@@ -23,6 +23,7 @@ import typer
 from evalfleet import __version__
 from evalfleet.errors import EvalfleetError, StorageError, UsageError
 from scheduler.names import check_names
+from scheduler.tokens import token_app
 
 if TYPE_CHECKING:
     from scheduler.evaluate import Options, Result
@@ -485,6 +486,9 @@ def watch(
 
     summary, code = follow(submission, _settings(None), make_reporter(sys.stderr, quiet=quiet), allow_flaky=allow_flaky)
     return _print(summary, code, as_json=as_json)
+
+
+app.add_typer(token_app(_command, _tell), name="token")
 
 
 # -- rendering --------------------------------------------------------------------------------------------------------

@@ -54,6 +54,8 @@ def options(command: Any) -> Iterator[Any]:
     for parameter in command.params:
         if parameter.opts[0].startswith("-") and parameter.name != "help":
             yield parameter
+    for part in getattr(command, "commands", {}).values():  # `token` is a group
+        yield from options(part)
 
 
 def test_every_command_has_its_section_and_no_other_has_one() -> None:
