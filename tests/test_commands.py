@@ -100,6 +100,13 @@ def test_a_commands_arguments_stand_in_its_first_line(name: str) -> None:
     assert f"\n`{' '.join(filter(None, ['evalfleet', name, wanted]))}`: " in sections()[name]
 
 
+@pytest.mark.parametrize("name", [name for name, command in GROUP.commands.items() if hasattr(command, "commands")])
+def test_the_commands_of_a_group_stand_in_its_section(name: str) -> None:
+    for part, command in GROUP.commands[name].commands.items():
+        assert f"`evalfleet {name} {part}" in sections()[name]
+        assert command.help, part
+
+
 def test_every_command_says_in_help_what_it_does() -> None:
     for name, command in GROUP.commands.items():
         assert command.help, name
