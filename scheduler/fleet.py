@@ -2,7 +2,7 @@
 
 `submit` puts a plan on the books and returns. `run_scheduler` drives every submission on the books, one thread each
 under a short lock, so that several schedulers share them (`scheduler.watch` shows how far one is). Where things are
-comes from the environment: EVALFLEET_BROKER_URL, EVALFLEET_BASE_URL with EVALFLEET_TOKEN (or a target with SPLOX_API_KEY),
+comes from the environment: EVALFLEET_BROKER_URL, EVALFLEET_BASE_URL with EVALFLEET_TOKEN (or SPLOX_API_KEY),
 EVALFLEET_RESULTS_URL (docs/fleet.md).
 """
 

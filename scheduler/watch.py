@@ -10,6 +10,7 @@ import time
 from evalfleet.artifact import find, read_plan
 from evalfleet.errors import TargetUnreachable, UsageError
 from evalfleet.ledger import GRACE_MS, Ledger, Meta, Progress
+from evalfleet.plan import Plan
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
 from scheduler.dispatch import Ended
@@ -51,6 +52,7 @@ def _follow(
     """Show progress until it ends; None when a signal came first. A broker that is away is waited for as long as a
     submission would be."""
     notes = _Notes()
+    known: Plan | None = None
     total = 0
     away_since: float | None = None
     progress = Progress()
@@ -67,9 +69,10 @@ def _follow(
                 return Ended("unknown")
             if meta.state != "running":
                 return Ended(meta.state, meta.reason, meta.code, ledger.given_up(submission))
-            if not total:
+            if known is None:
                 known = ledger.plan(submission)
-                total = sum(1 for _ in known.all_attempts()) if known is not None else 0
+                total = 0 if known is None else sum(1 for _ in known.all_attempts())
+                reporter.note(f"watching {submission}: {total} attempts; Ctrl-C ends the watching only")
             progress = ledger.progress(submission)
             note = notes.settled(why_idle(ledger, submission, meta), time.monotonic())
             away_since = None
