@@ -22,6 +22,7 @@ Keys, all below one prefix (`ef:` unless set):
     s:<submission>:losses    conversation or attempt → workers it has cost
     s:<submission>:tries     conversation → the first try that this command made (S14)
     s:<submission>:outcomes, :counts   for progress only
+    s:<submission>:judge     there while grading is paused for want of a judge, PX 30000 (S26)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import enum
 import itertools
 import logging
 import time
+import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +54,9 @@ GRACE_MS = 15_000
 """After Redis came back empty nothing is claimed for this long: long enough for every living worker to beat."""
 ENDED_TTL_S = 24 * 3600
 """How long an ended submission can still be watched."""
+JUDGE_ROW = 10
+JUDGE_PAUSE_MS = 30_000
+"""After this many gradings in a row without a judge nothing is graded for so long; then the judge is asked again."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -69,6 +74,14 @@ class Claimed(enum.Enum):
     FULL = "full"
 
 
+class JudgeRow(enum.Enum):
+    """How many gradings in a row had no judge (S26): fewer than ten, the tenth, more."""
+
+    SHORT = 0
+    TENTH = 1
+    PAUSED = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
     """A conversation that a worker holds."""
@@ -83,7 +96,7 @@ class Meta:
 
     `state`: running | stopped | completed | incomplete. `reason` says why it is not running; `code` is the word for
     it that programs read ("" if none). `progress_at`: ms since the epoch, Redis' clock. `note`: what its dispatcher
-    says it waits for, for people.
+    says it waits for, for people. `judge_trouble`: why grading is paused (S26), "" when it is not.
     """
 
     state: str
@@ -95,6 +108,7 @@ class Meta:
     progress_at: int = 0
     completed: frozenset[int] = frozenset()
     note: str = ""
+    judge_trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +156,10 @@ def _guarded(method: Callable[Concatenate[Ledger, _P], _R]) -> Callable[Concaten
             raise CredentialError(f"the broker {self.where} refuses the login in its URL: {error}") from error
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise TargetUnreachable(f"the broker {self.where} does not answer: {error}") from error
+        except (redis.OutOfMemoryError, redis.ReadOnlyError) as error:
+            raise StorageError(f"the broker {self.where} refuses writes: {error}") from error
         except redis.ResponseError as error:
-            if str(error).startswith(("OOM", "MISCONF", "READONLY")):
+            if str(error).startswith(("MISCONF", "NOREPLICAS")):
                 raise StorageError(f"the broker {self.where} refuses writes: {error}") from error
             raise
 
@@ -152,17 +168,16 @@ def _guarded(method: Callable[Concatenate[Ledger, _P], _R]) -> Callable[Concaten
     return wrapper
 
 
-def connect(url: str) -> redis.Redis:
-    """A client that answers within seconds or raises; `url` is redis://, rediss:// or unix://."""
-    options: dict[str, Any] = {"socket_timeout": 10, "health_check_interval": 10, "max_connections": 512}
+def connect(url: str, *, within: float = 10.0) -> redis.Redis:
+    """A client that answers within seconds or raises; `url` is redis://, rediss:// or unix://.
+
+    A connection that broke is tried again for two seconds; a broker that is silent for `within` seconds is not.
+    """
+    options: dict[str, Any] = {"socket_timeout": within, "health_check_interval": 10, "max_connections": 512}
     if not url.startswith("unix:"):
-        options |= {"socket_connect_timeout": 3, "socket_keepalive": True}
-    return redis.Redis.from_url(
-        url,
-        retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), 6),
-        retry_on_error=[redis.ConnectionError, redis.TimeoutError],
-        **options,
-    )
+        options |= {"socket_connect_timeout": min(within, 3.0), "socket_keepalive": True}
+    backoff = ExponentialBackoff(cap=0.5, base=0.05)
+    return redis.Redis.from_url(url, retry=Retry(backoff, 6, supported_errors=(redis.ConnectionError,)), **options)
 
 
 class Ledger:
@@ -172,8 +187,8 @@ class Ledger:
     login, `StorageError` when it refuses writes.
     """
 
-    def __init__(self, url: str, *, prefix: str = "ef:") -> None:
-        self.redis = connect(url)
+    def __init__(self, url: str, *, prefix: str = "ef:", within: float = 10.0) -> None:
+        self.redis = connect(url, within=within)
         self.prefix = prefix
         pool = self.redis.connection_pool.connection_kwargs
         self.where = str(pool.get("path") or f"{pool.get('host')}:{pool.get('port')}")
@@ -233,32 +248,39 @@ class Ledger:
     # -- submissions ------------------------------------------------------------------------------------------------
 
     @_guarded
-    def add(self, plan: Plan, done: Mapping[Attempt, str], *, replay: bool = False) -> None:
-        """Put a plan on the books, with what is recorded (or in evidence) already. Idempotent; empties *given-up*.
+    def add(self, plan: Plan, done: Mapping[Attempt, str], *, replay: bool = False) -> bool:
+        """Put a plan on the books, with what is recorded (or in evidence) already; empties *given-up*.
 
-        `replay` asks the aggregator to send evidence that the evaluation does not hold yet.
+        `replay` asks the aggregator to send evidence that the evaluation does not hold yet. False for a submission that
+        is on the books and running: its workers know better what is done, so only its concurrency is changed.
         """
-        sub = plan.id
-        with self.redis.pipeline(transaction=True) as pipe:
+        sub, meta = plan.id, self._key(plan.id, "meta")
+
+        def put(pipe: Any) -> bool:
+            running = pipe.hget(meta, "state") == b"running" and bool(pipe.sismember(f"{self.prefix}subs", sub))
+            pipe.multi()
+            pipe.hset(meta, mapping={"state": "running", "concurrency": plan.concurrency})
+            if running:
+                return False
             pipe.set(self._key(sub, "plan"), zlib.compress(plan.dumps()))
-            pipe.delete(*self._keys(sub, "givenup losses tries notes done outcomes counts published returned hint"))
-            pipe.hdel(self._key(sub, "meta"), "reason", "code", "completed", "paused", "draining", "note")
-            pipe.hset(
-                self._key(sub, "meta"),
-                mapping={
-                    "state": "running",
-                    "concurrency": plan.concurrency,
-                    "progress_at": self.now_ms(),
-                },
+            pipe.delete(
+                *self._keys(sub, "givenup losses tries notes done outcomes counts published returned hint judge")
             )
+            pipe.hdel(
+                meta, "reason", "code", "completed", "paused", "draining", "note", "judge_failed", "judge_trouble"
+            )
+            pipe.hset(meta, "progress_at", now)
             if replay:
-                pipe.hset(self._key(sub, "meta"), "replay", 1)
+                pipe.hset(meta, "replay", uuid.uuid4().hex)
             if done:
                 pipe.hset(self._key(sub, "done"), mapping={str(a): outcome for a, outcome in done.items()})
             for name in _NAMES:
                 pipe.persist(self._key(sub, name))
             pipe.sadd(f"{self.prefix}subs", sub)
-            pipe.execute()
+            return True
+
+        now = self.now_ms()
+        return bool(self.redis.transaction(cast(Any, put), meta, f"{self.prefix}subs", value_from_callable=True))
 
     @_guarded
     def plan(self, submission: str) -> Plan | None:
@@ -284,6 +306,7 @@ class Ledger:
             progress_at=int(raw.get("progress_at", "0")),
             completed=frozenset(int(i) for i in raw.get("completed", "").split(",") if i),
             note=raw.get("note", ""),
+            judge_trouble=raw.get("judge_trouble", ""),
         )
 
     @_guarded
@@ -291,6 +314,7 @@ class Ledger:
         """Stop or finish a submission; the first reason stands. True if this call ended it."""
         ended = self.redis.eval(
             "if redis.call('HGET', KEYS[1], 'state') ~= 'running' then return 0 end "
+            "redis.call('HDEL', KEYS[1], 'note') "  # a script whose first write frees memory works in a full broker
             "redis.call('HSET', KEYS[1], 'state', ARGV[1], 'reason', ARGV[2], 'code', ARGV[3]) "
             "redis.call('PUBLISH', ARGV[4], ARGV[5]) return 1",
             1, self._key(submission, "meta"), state, reason, code, self._wake, submission,
@@ -321,14 +345,23 @@ class Ledger:
         self.redis.publish(self._wake, submission)
 
     @_guarded
-    def take_replay(self, submission: str) -> bool:
-        """True once after an `add(replay=True)`."""
-        return self.redis.hdel(self._key(submission, "meta"), "replay") == 1
+    def asked_replay(self, submission: str) -> str | None:
+        """The request of an `add(replay=True)` or `ask_replay` that nobody has fulfilled."""
+        asked = cast(bytes | None, self.redis.hget(self._key(submission, "meta"), "replay"))
+        return None if asked is None else asked.decode()
+
+    @_guarded
+    def fulfil_replay(self, submission: str, asked: str) -> None:
+        """It is done; a later request stays."""
+        self.redis.eval(
+            "if redis.call('HGET', KEYS[1], 'replay') == ARGV[1] then redis.call('HDEL', KEYS[1], 'replay') end",
+            1, self._key(submission, "meta"), asked,
+        )  # fmt: skip
 
     @_guarded
     def ask_replay(self, submission: str) -> None:
         """Let the next aggregate compare evidence and evaluation again."""
-        self.redis.hset(self._key(submission, "meta"), "replay", "1")
+        self.redis.hset(self._key(submission, "meta"), "replay", uuid.uuid4().hex)
 
     @_guarded
     def forget(self, submission: str) -> None:
@@ -366,7 +399,7 @@ class Ledger:
     @_guarded
     def beat(self, incarnation: str, info: Mapping[str, Any], holds: Sequence[Hold]) -> list[str]:
         """Say that this worker lives; answers `held`, `draining` (start no further run), `lost` or `stopped` for each
-        hold, in order."""
+        hold, in order; `left` is `stopped` where runs in flight are left to the platform (S38)."""
         pairs = [part for hold in holds for part in (hold.submission, str(hold.conversation))]
         answer = self._scripts["beat"](
             keys=[f"{self.prefix}epoch", f"{self.prefix}i:{incarnation}"],
@@ -401,14 +434,36 @@ class Ledger:
         return Claimed(cast(bytes, answer).decode())
 
     @_guarded
-    def release(self, submission: str, conversation: Conversation, inc: str, *, played: bool) -> bool:
-        """Give a claim back: `played` = all its scenarios are handed over or given up, else it is fed again."""
+    def release(
+        self,
+        submission: str,
+        conversation: Conversation,
+        inc: str,
+        *,
+        played: bool,
+        gave_up: tuple[str, str] | None = None,
+    ) -> bool:
+        """Give a claim back: `played` = all its scenarios are handed over or given up, else it is fed again.
+
+        `gave_up` = (reason, code): nobody tries it again before a resume. False, and nothing is changed, when the claim
+        is not this worker's any more.
+        """
+        reason = orjson.dumps({"reason": gave_up[0], "code": gave_up[1]}) if gave_up else b""
         return bool(
             self._scripts["release"](
-                keys=self._keys(submission, "claims returned"),
-                args=[str(conversation), inc, "done" if played else "return", self._wake, submission],
+                keys=self._keys(submission, "claims returned givenup meta"),
+                args=[str(conversation), inc, "done" if played else "return", reason, self._wake, submission],
             )
         )
+
+    @_guarded
+    def decline(self, submission: str, conversation: Conversation) -> None:
+        """A worker that has no place for a conversation sends it back unclaimed."""
+        with self.redis.pipeline(transaction=True) as pipe:
+            pipe.hdel(self._key(submission, "published"), str(conversation))
+            pipe.rpush(self._key(submission, "returned"), str(conversation))
+            pipe.publish(self._wake, submission)
+            pipe.execute()
 
     @_guarded
     def open_attempts(self, submission: str, attempts: Sequence[Attempt]) -> set[Attempt]:
@@ -426,8 +481,16 @@ class Ledger:
     def first_new_try(self, submission: str, conversation: Conversation, try_: int) -> int:
         """The first try that this command made of this conversation; set by the first caller (S14)."""
         key = self._key(submission, "tries")
-        self.redis.hsetnx(key, str(conversation), try_)
-        return int(cast(bytes, self.redis.hget(key, str(conversation))))
+        with self.redis.pipeline(transaction=True) as pipe:
+            pipe.hsetnx(key, str(conversation), try_)
+            pipe.hget(key, str(conversation))
+            return int(pipe.execute()[1])
+
+    @_guarded
+    def new_tries_from(self, submission: str, conversation: Conversation) -> int | None:
+        """The same for who plays it again; None while this command has made none."""
+        first = cast(bytes | None, self.redis.hget(self._key(submission, "tries"), str(conversation)))
+        return None if first is None else int(first)
 
     @_guarded
     def give_up(self, submission: str, what: Conversation | Attempt, reason: str, code: str = "") -> None:
@@ -446,7 +509,7 @@ class Ledger:
         """Hand a played scenario to the graders. False if it is there, recorded or done already."""
         return bool(
             self._scripts["put_play"](
-                keys=self._keys(submission, "plays done records"), args=[str(attempt), zlib.compress(play)]
+                keys=self._keys(submission, "plays done records meta"), args=[str(attempt), zlib.compress(play)]
             )
         )
 
@@ -454,15 +517,32 @@ class Ledger:
     def claim_grade(self, submission: str, attempt: Attempt, inc: str) -> bytes | None:
         """The play to grade, if it is this worker's to grade now."""
         blob = self._scripts["claim_grade"](
-            keys=self._keys(submission, "epoch meta plays grading givenup"),
+            keys=self._keys(submission, "epoch meta plays grading givenup judge"),
             args=[str(attempt), inc, f"{self.prefix}i:"],
         )
         return None if blob is None else zlib.decompress(cast(bytes, blob))
 
     @_guarded
-    def release_grade(self, submission: str, attempt: Attempt) -> None:
-        self.redis.hdel(self._key(submission, "grading"), str(attempt))
-        self.redis.publish(self._wake, submission)
+    def release_grade(self, submission: str, attempt: Attempt, inc: str) -> None:
+        """This worker grades it no more."""
+        self.redis.eval(
+            "if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('HDEL', KEYS[1], ARGV[1]) "
+            "redis.call('PUBLISH', ARGV[3], ARGV[4]) end",
+            1, self._key(submission, "grading"), str(attempt), inc, self._wake, submission,
+        )  # fmt: skip
+
+    @_guarded
+    def judge_failed(self, submission: str, reason: str) -> JudgeRow:
+        """Count a grading that had no judge; from the tenth in a row on, grading pauses (S26)."""
+        answer = self._scripts["judge_failed"](
+            keys=self._keys(submission, "meta judge"), args=[JUDGE_ROW, JUDGE_PAUSE_MS, reason]
+        )
+        return JudgeRow(answer)
+
+    @_guarded
+    def judge_answered(self, submission: str) -> None:
+        """The row is broken."""
+        self.redis.hdel(self._key(submission, "meta"), "judge_failed", "judge_trouble")
 
     @_guarded
     def drop_play(self, submission: str, attempt: Attempt) -> None:
@@ -490,13 +570,19 @@ class Ledger:
 
     @_guarded
     def lock(self, name: str, owner: str, ms: int) -> bool:
-        """Take or renew a short lock. It keeps two from doing the same work; correctness never hangs on it."""
-        key = f"{self.prefix}lock:{name}"
+        """Take or renew a short lock. It keeps two from doing the same work; correctness never hangs on it.
+
+        An owner `worker:<incarnation>:…` holds it only while that worker lives: its death must not cost the lock's
+        time, too.
+        """
         return bool(
             self.redis.eval(
-                "local o = redis.call('GET', KEYS[1]) if o and o ~= ARGV[1] then return 0 end "
+                "local o = redis.call('GET', KEYS[1]) "
+                "local inc = o and string.match(o, '^worker:(%x+):') "
+                "if inc and redis.call('EXISTS', ARGV[3] .. inc) == 0 then o = false end "
+                "if o and o ~= ARGV[1] then return 0 end "
                 "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1",
-                1, key, owner, ms,
+                1, f"{self.prefix}lock:{name}", owner, ms, f"{self.prefix}i:",
             )
         )  # fmt: skip
 
@@ -675,7 +761,7 @@ class Ledger:
 
 _NAMES = (
     "plan", "meta", "claims", "published", "returned", "plays", "grading", "records", "notes", "done", "givenup",
-    "losses", "tries", "outcomes", "counts", "hint",
+    "losses", "tries", "outcomes", "counts", "hint", "judge",
 )  # fmt: skip
 
 

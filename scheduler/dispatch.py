@@ -11,6 +11,7 @@ remembers is needed: a new one, anywhere, reconciles from the ledger and goes on
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from evalfleet.errors import EvalfleetError, TargetUnreachable
-from evalfleet.ledger import Ledger, Meta, Progress, Snapshot
+from evalfleet.ledger import JUDGE_ROW, Ledger, Meta, Progress, Snapshot
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.telemetry import IN_FLIGHT, REAPED
 
@@ -78,6 +79,14 @@ class Dispatcher:
         self._moved_at = clock()
         self._seen: tuple[int, int, int] | None = None
         self.idle_reason = ""
+        self.judge_trouble = ""
+
+    @property
+    def note(self) -> str:
+        """What it waits for, for people; "" when all is well."""
+        if self.judge_trouble:
+            return f"grading is paused, the judge failed {JUDGE_ROW} times in a row: {self.judge_trouble}"
+        return self.idle_reason
 
     # -- one pass ---------------------------------------------------------------------------------------------------
 
@@ -90,6 +99,7 @@ class Dispatcher:
             return None
         if meta.state != "running":
             return self._ended(meta)
+        self.judge_trouble = meta.judge_trouble
         now = self.clock()
         if now >= self._reap_at:
             self._reap_at = now + REAP_EVERY_S
@@ -184,7 +194,8 @@ class Dispatcher:
             return None
         if any(str(a) in given_up or str(a.conversation) in given_up for a in missing):
             if self.ledger.notes(sub, 1):
-                self.publisher.aggregate(sub)  # what is known of them belongs in the artifact first
+                if self.publisher.queued("aggregate") == 0:
+                    self.publisher.aggregate(sub)  # what is known of them belongs in the artifact first
                 self._watch_for_stall(0, 0, 0, None)
                 return None
             reasons = sorted({entry["reason"] for entry in given_up.values()})
@@ -222,7 +233,7 @@ class Dispatcher:
         if absent:
             return f"no worker takes the queue {' or '.join(absent)}"
         if waiting:
-            return "judged attempts are not recorded; is the target answering?"
+            return self.note or "judged attempts are not recorded; is the target answering?"
         return "messages are queued and no worker takes them"
 
     def _reopen(self) -> None:
@@ -248,7 +259,7 @@ def drive(
     progress = Progress()
     shown_at = 0.0
     for _ in ledger.wake_ups(every):
-        note = dispatcher.idle_reason
+        note = dispatcher.note
         try:
             ended = dispatcher.step()
             if ended is not None:
@@ -265,6 +276,8 @@ def drive(
                 return Ended("stopped", f"{away} (for {now - away_since:.0f} s)", "broker_away")
         except EvalfleetError as error:
             log.warning("dispatching %s: %s", sub, error)
+            with contextlib.suppress(EvalfleetError):  # else its workers go on, and everybody else waits for them
+                ledger.end(sub, "stopped", error.message, type(error).__name__)
             return Ended("stopped", error.message, type(error).__name__)
         if dispatcher.clock() - shown_at >= every:
             shown_at = dispatcher.clock()

@@ -25,7 +25,9 @@ from scheduler.plan import at_generation, evaluation_body
 from scheduler.submissions import Submission, Submissions, submission_of, why_not_resumed
 
 MOST_GENERATIONS = 10_000
-ENDED = frozenset({"completed", "cancelled", "failed"})
+CUT_SHORT = frozenset({"cancelled", "failed"})
+"""An evaluation that takes no more attempts: its submission cannot be finished, whatever its other ones say."""
+ENDED = CUT_SHORT | {"completed"}
 GRADERS_FILE = "graders.tar"
 
 
@@ -67,7 +69,8 @@ async def open_submission(
             continue  # its evaluations went with an older state folder; the artifact stays readable as it is
         documents, replayed = await _create(client, candidate)
         begun = recorded is not None or replayed
-        if begun and (fresh or all(d["status"] in ENDED for d in documents)):
+        status = {d["status"] for d in documents}
+        if begun and (fresh or status <= ENDED or status & CUT_SHORT):
             continue
         opened = _with_artifact(candidate, documents, store, folder)
         record = submission_of(opened, pin, words=tuple(words), files=files, results=store.shown())
@@ -149,7 +152,8 @@ def books(plan: Plan, documents: Sequence[Mapping[str, Any]], store: ResultsStor
 def put_on_books(ledger: Ledger, opened: Opened, store: ResultsStore) -> None:
     """Hand the submission to dispatcher and workers. What only its judge failed is graded again, never played (S26)."""
     plan = opened.plan
-    ledger.add(plan, books(plan, opened.evaluations, store), replay=opened.resumed)
+    if not ledger.add(plan, books(plan, opened.evaluations, store), replay=opened.resumed):
+        return  # it runs
     index = AttemptsIndex(store, plan.artifact)
     index.refresh()
     for attempt in plan.all_attempts():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from evalfleet.checks.case import parse_case
-from evalfleet.ledger import Claimed, Hold, Ledger
+from evalfleet.errors import StorageError
+from evalfleet.ledger import Claimed, Hold, JudgeRow, Ledger
 from evalfleet.plan import (
     Attempt,
     Conversation,
@@ -77,7 +79,6 @@ def test_a_conversation_is_claimed_once_and_again_after_it_went_back(ledger: Led
     alive(ledger, "a", "b")
     assert claim(ledger, plan, 0, "a") is Claimed.CLAIMED
     assert claim(ledger, plan, 0, "b") is Claimed.DUPLICATE
-    assert claim(ledger, plan, 0, "a") is Claimed.DUPLICATE
     assert not ledger.release(plan.id, Conversation(0, 0), "b", played=False)
     assert ledger.release(plan.id, Conversation(0, 0), "a", played=False)
     assert ledger.take_returned(plan.id) == [Conversation(0, 0)]
@@ -107,6 +108,7 @@ def test_only_the_reaper_counts_losses_and_gives_up_at_the_limit(ledger: Ledger)
     assert ledger.given_up(plan.id)["0:0"]["code"] == "worker_lost"
     alive(ledger, "a")
     assert claim(ledger, plan, 0, "a") is Claimed.GIVEN_UP
+    ledger.end(plan.id, "incomplete")
     ledger.add(plan, {})
     assert claim(ledger, plan, 0, "a") is Claimed.CLAIMED, "a resume empties the given-up set"
 
@@ -208,3 +210,131 @@ def test_a_lock_is_one_owners_and_can_be_renewed(ledger: Ledger) -> None:
     assert not ledger.lock("x", "b", 10_000)
     ledger.unlock("x", "a")
     assert ledger.lock("x", "b", 10_000)
+
+
+def test_i6_a_dead_workers_lock_is_free_at_once(ledger: Ledger) -> None:
+    """Else a killed aggregator would cost the lock's time as well: nothing is recorded for 30 s."""
+    ledger.beat("a1", {}, [])
+    assert ledger.lock("aggregate:sub", "worker:a1:thread", 30_000)
+    assert not ledger.lock("aggregate:sub", "worker:b2:thread", 30_000)
+    ledger.declare_dead("a1")
+    assert ledger.lock("aggregate:sub", "worker:b2:thread", 30_000)
+    assert ledger.lock("drive:sub", "some-dispatcher", 30_000), "an owner that is no worker has no heartbeat"
+    assert not ledger.lock("drive:sub", "another-dispatcher", 30_000)
+
+
+@pytest.fixture
+def full(ledger: Ledger) -> Iterator[Ledger]:
+    """A broker that refuses writes for want of memory; what comes before `full` in a test is in."""
+    yield ledger
+    ledger.redis.config_set("maxmemory", "0")
+
+
+def test_a_broker_that_is_full_is_a_storage_error_and_a_submission_can_still_be_ended(full: Ledger) -> None:
+    """The client takes the code word off Redis' message, so that it has to be known by its class."""
+    plan = make_plan()
+    full.add(plan, {})
+    alive(full, "a")
+    full.redis.config_set("maxmemory", "1")
+    with pytest.raises(StorageError, match="refuses writes"):
+        full.publish(plan.id, [Conversation(0, 0)])
+    with pytest.raises(StorageError, match="refuses writes"):
+        full.beat("a", {}, [])
+    assert full.end(plan.id, "stopped", "the broker is full", "storage")
+    meta = full.meta(plan.id)
+    assert meta is not None
+    assert (meta.state, meta.reason) == ("stopped", "the broker is full")
+
+
+def test_i8_a_claim_whose_answer_got_lost_is_the_askers_when_it_asks_again(ledger: Ledger) -> None:
+    """The client sends a command again when its connection broke; `duplicate` would leave a claim that nobody plays."""
+    plan = make_plan(concurrency=1)
+    ledger.add(plan, {})
+    alive(ledger, "a", "b")
+    assert claim(ledger, plan, 0, "a") is Claimed.CLAIMED
+    assert claim(ledger, plan, 0, "a") is Claimed.CLAIMED
+    assert claim(ledger, plan, 0, "b") is Claimed.DUPLICATE
+    ledger.put_play(plan.id, Attempt(0, 0, 0), b"play")
+    assert ledger.claim_grade(plan.id, Attempt(0, 0, 0), "a") == b"play"
+    assert ledger.claim_grade(plan.id, Attempt(0, 0, 0), "a") == b"play"
+    assert ledger.claim_grade(plan.id, Attempt(0, 0, 0), "b") is None
+
+
+def test_s38_a_draining_submission_is_claimed_no_more(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    alive(ledger, "a")
+    ledger.drain(plan.id)
+    assert claim(ledger, plan, 0, "a") is Claimed.STOPPED
+
+
+def test_a_submission_that_runs_is_not_put_on_the_books_again(ledger: Ledger) -> None:
+    """`submit` twice: the second must not forget what the workers of the first have done."""
+    plan = make_plan(concurrency=1)
+    assert ledger.add(plan, {})
+    alive(ledger, "a")
+    assert claim(ledger, plan, 0, "a") is Claimed.CLAIMED
+    ledger.put_record(plan.id, Attempt(0, 0, 0), b"x", "passed")
+    ledger.confirm(plan.id, {Attempt(0, 0, 0): "passed"})
+    ledger.give_up(plan.id, Conversation(0, 1), "why")
+    ledger.first_new_try(plan.id, Conversation(0, 0), 0)
+    assert not ledger.add(replace(plan, concurrency=3), {})
+    assert ledger.snapshot(plan.id).done == {"0:0:0": "passed"}
+    assert list(ledger.given_up(plan.id)) == ["0:1"]
+    assert ledger.new_tries_from(plan.id, Conversation(0, 0)) == 0
+    assert claim(ledger, plan, 2, "a") is Claimed.CLAIMED, "only its concurrency is the new one"
+
+
+def test_a_late_worker_neither_gives_up_nor_lets_go_what_is_anothers(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    alive(ledger, "a", "b")
+    claim(ledger, plan, 0, "a")
+    ledger.put_play(plan.id, Attempt(0, 0, 1), b"play")
+    ledger.claim_grade(plan.id, Attempt(0, 0, 1), "a")
+    ledger.declare_dead("a")
+    ledger.reap(plan.id, 5)
+    claim(ledger, plan, 0, "b")
+    ledger.claim_grade(plan.id, Attempt(0, 0, 1), "b")
+    assert not ledger.release(plan.id, Conversation(0, 0), "a", played=True, gave_up=("no luck", "tries"))
+    ledger.release_grade(plan.id, Attempt(0, 0, 1), "a")
+    assert ledger.given_up(plan.id) == {}
+    assert ledger.snapshot(plan.id).grading == {"0:0:1": "b"}
+    assert ledger.release(plan.id, Conversation(0, 0), "b", played=True, gave_up=("no luck", "tries"))
+    assert ledger.given_up(plan.id) == {"0:0": {"reason": "no luck", "code": "tries"}}
+
+
+def test_s26_ten_gradings_in_a_row_without_a_judge_pause_grading_with_one_message(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    alive(ledger, "a")
+    ledger.put_play(plan.id, Attempt(0, 0, 0), b"play")
+    assert [ledger.judge_failed(plan.id, "503") for _ in range(9)] == [JudgeRow.SHORT] * 9
+    ledger.judge_answered(plan.id)
+    answers = [ledger.judge_failed(plan.id, "503") for _ in range(12)]
+    assert answers == [*[JudgeRow.SHORT] * 9, JudgeRow.TENTH, JudgeRow.PAUSED, JudgeRow.PAUSED]
+    assert ledger.claim_grade(plan.id, Attempt(0, 0, 0), "a") is None
+    meta = ledger.meta(plan.id)
+    assert meta is not None
+    assert meta.judge_trouble == "503"
+    ledger.redis.delete(f"{ledger.prefix}s:{plan.id}:judge")  # the pause is over
+    assert ledger.claim_grade(plan.id, Attempt(0, 0, 0), "a") == b"play"
+    ledger.judge_answered(plan.id)
+    meta = ledger.meta(plan.id)
+    assert meta is not None
+    assert meta.judge_trouble == ""
+
+
+def test_what_a_late_worker_says_of_a_retired_submission_runs_out_with_it(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    alive(ledger, "a")
+    claim(ledger, plan, 0, "a")
+    ledger.end(plan.id, "stopped", "enough")
+    ledger.retire(plan.id)
+    ledger.put_play(plan.id, Attempt(0, 1, 0), b"x")
+    ledger.put_record(plan.id, Attempt(0, 0, 0), b"x", "passed")
+    ledger.release(plan.id, Conversation(0, 0), "a", played=False)
+    left = {key: ledger.redis.ttl(key) for key in ledger.redis.keys(f"{ledger.prefix}s:*")}
+    assert left
+    assert [key for key, ttl in left.items() if ttl < 0] == []

@@ -9,7 +9,9 @@ evidence that is not recorded is sent again, a batch that was recorded comes bac
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -32,7 +34,9 @@ WINDOW_S = 0.1
 BATCH = 500
 
 ENDED_CODES = frozenset({"evaluation_completed", "evaluation_cancelled", "evaluation_not_running"})
-HOPELESS_STATUS = frozenset({401, 402, 403, 404, 422})
+WORTH_WAITING = frozenset({408, 409, 425, 429})
+"""Of the 4xx, those that asking later may change; any other refuses the batch for good."""
+_CONFLICT_AT = re.compile(r"/attempts/(\d+)(?:/|$)")
 
 
 class Recorder(Protocol):
@@ -82,25 +86,23 @@ class Aggregator:
         """One pass; True if there may be more to do."""
         sub = self.plan.id
         self.ledger.clear_hint(sub)
-        replay = self.ledger.take_replay(sub)
-        try:
-            records = self.ledger.records(sub, BATCH)
-            notes = self.ledger.notes(sub, BATCH)
-            if not records and not notes and not replay:
-                return False
-            with RECORD_SECONDS.time():
-                self._write(records, notes)
-                self.index.refresh()
-                self.ledger.drop_notes(sub, notes)
-                chosen = {a: self._entry(a) for a in records}
-                if replay:
-                    chosen |= self._unrecorded()
-                BATCH_ATTEMPTS.observe(len(chosen))
-                return self._record({a: entry for a, entry in chosen.items() if entry is not None}, force=replay)
-        except EvalfleetError:
-            if replay:
-                self.ledger.ask_replay(sub)
-            raise
+        replay = self.ledger.asked_replay(sub)
+        records = self.ledger.records(sub, BATCH)
+        notes = self.ledger.notes(sub, BATCH)
+        if not records and not notes and replay is None:
+            return False
+        with RECORD_SECONDS.time():
+            self._write(records, notes)
+            self.index.refresh()
+            self.ledger.drop_notes(sub, notes)
+            chosen = {a: self._entry(a) for a in records}
+            if replay is not None:
+                chosen |= self._unrecorded()
+            BATCH_ATTEMPTS.observe(len(chosen))
+            again = self._record({a: e for a, e in chosen.items() if e is not None}, force=replay is not None)
+        if replay is not None:
+            self.ledger.fulfil_replay(sub, replay)
+        return again
 
     def _write(self, records: Mapping[Attempt, bytes], notes: Mapping[str, bytes]) -> None:
         """Evidence before record: what is not in the artifact yet becomes its next segment."""
@@ -141,47 +143,52 @@ class Aggregator:
                 return False
         if force:
             for index in range(len(self.plan.evaluations)):
-                if index not in groups and index not in self.completed:
+                if index not in groups:
                     self._complete_if_done(index, None)
         return True
 
     def _record_group(self, index: int, group: Mapping[Attempt, IndexEntry]) -> bool:
         evaluation = self.plan.evaluations[index].id
         assert evaluation is not None
-        todo = dict(group)
         try:
-            answer = self.recorder.record_attempts(evaluation, [self._wire(a, e) for a, e in todo.items()])
+            answer = self._send(evaluation, dict(group))
         except ProblemAnswer as problem:
-            if problem.code == "attempt_conflict":
-                answer = self._resolve_conflict(evaluation, todo)
-            elif problem.code in ENDED_CODES:
-                self.ledger.end(
-                    self.plan.id, "stopped", f"{evaluation} takes no more attempts: {problem.detail}", problem.code
-                )
-                return False
-            elif problem.status in HOPELESS_STATUS:
-                self.ledger.end(self.plan.id, "stopped", f"attempts were refused: {problem}", problem.code)
-                return False
+            if problem.code in ENDED_CODES:
+                reason = f"{evaluation} takes no more attempts: {problem.detail}"
+            elif 400 <= problem.status < 500 and problem.status not in WORTH_WAITING:
+                reason = f"attempts were refused: {problem}"
             else:
                 raise
+            self.ledger.end(self.plan.id, "stopped", reason, problem.code)
+            return False
         self.ledger.confirm(self.plan.id, {a: e.outcome for a, e in group.items()})
         self._complete_if_done(index, answer.get("evaluation"))
         return True
 
-    def _resolve_conflict(self, evaluation: str, todo: dict[Attempt, IndexEntry]) -> Mapping[str, Any]:
-        """Somebody recorded other runs for some of these: say so in the artifact, send the rest (I4, S35)."""
+    def _send(self, evaluation: str, todo: dict[Attempt, IndexEntry]) -> Mapping[str, Any]:
+        """One batch; what somebody else recorded with another run is marked in the artifact, the rest is sent again
+        (I4, S35)."""
+        while todo:
+            try:
+                return self.recorder.record_attempts(evaluation, [self._wire(a, e) for a, e in todo.items()])
+            except ProblemAnswer as problem:
+                theirs = self._conflicts(evaluation, problem, list(todo)) if problem.code == "attempt_conflict" else []
+                if not theirs:
+                    raise
+            lines = [{**self.index.line(todo.pop(attempt)), "recorded": "elsewhere"} for attempt in theirs]
+            append_segment(self.store, self.plan.artifact, lines)
+            log.warning("%d attempts of %s were recorded by somebody else", len(theirs), evaluation)
+        return {}
+
+    def _conflicts(self, evaluation: str, problem: ProblemAnswer, sent: Sequence[Attempt]) -> list[Attempt]:
+        """Which of them the answer names; where it names none, all that the evaluation holds already."""
+        found = (_CONFLICT_AT.match(str(error.get("name"))) for error in problem.errors)
+        named = {int(match[1]) for match in found if match is not None}
+        if named:
+            return [attempt for number, attempt in enumerate(sent) if number in named]
         document = self.recorder.get_evaluation(evaluation)
         recorded = {(case["key"], trial) for case in document["cases"] for trial in case.get("recorded_attempts") or ()}
-        theirs = [a for a in todo if (self.plan.key_of(a), a.trial) in recorded]
-        lines = []
-        for attempt in theirs:
-            entry = todo.pop(attempt)
-            lines.append({**self.index.line(entry), "recorded": "elsewhere"})
-        append_segment(self.store, self.plan.artifact, lines)
-        log.warning("%d attempts of %s were recorded by somebody else", len(theirs), evaluation)
-        if not todo:
-            return {"evaluation": document}
-        return self.recorder.record_attempts(evaluation, [self._wire(a, e) for a, e in todo.items()])
+        return [attempt for attempt in sent if (self.plan.key_of(attempt), attempt.trial) in recorded]
 
     def _wire(self, attempt: Attempt, entry: IndexEntry) -> dict[str, Any]:
         """The attempt as the first line of its evidence has it."""
@@ -206,11 +213,15 @@ class Aggregator:
         self._note_ended(index, document)
 
     def _note_ended(self, index: int, document: Mapping[str, Any]) -> None:
-        if document["status"] == "completed" and index not in self.completed:
+        status = document["status"]
+        if status == "completed":
             self.completed.add(index)
             self.ledger.mark_completed(self.plan.id, self.completed)
             if len(self.completed) == len(self.plan.evaluations):
                 self.ledger.end(self.plan.id, "completed")
+        elif status != "running":
+            evaluation = self.plan.evaluations[index].id
+            self.ledger.end(self.plan.id, "stopped", f"{evaluation} is {status}", f"evaluation_{status}")
 
 
 def aggregate(aggregator: Aggregator, owner: str, stopping: threading.Event) -> None:
@@ -218,5 +229,7 @@ def aggregate(aggregator: Aggregator, owner: str, stopping: threading.Event) -> 
     began = time.monotonic()
     try:
         aggregator.run(owner, stopping)
+    except concurrent.futures.CancelledError:
+        log.info("aggregate %s: this worker leaves; the next message goes on", aggregator.plan.id)
     except EvalfleetError as error:
         log.warning("aggregate %s after %.1f s: %s", aggregator.plan.id, time.monotonic() - began, error)

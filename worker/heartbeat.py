@@ -1,8 +1,11 @@
 """Is this worker still the owner of what it plays, and does everybody know that it lives?  (I6)
 
 A thread of its own beats every 2 s and learns for each held conversation whether it is still held, is to start no
-further run, is lost or stopped. A
-worker whose heartbeat has not been confirmed for 10 s is dead to the others, or soon will be: it stops what it does.
+further run, is lost or stopped. A worker whose heartbeat has not been confirmed for 10 s is dead to the others, or soon
+will be: it stops what it does.
+
+A claim of a living worker is nobody else's to take. So whatever this process has claimed, or may have, is given back in
+the end: when the broker does not hear it, it is told again after a later beat.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from evalfleet.errors import EvalfleetError
 from evalfleet.ledger import Hold, Ledger
@@ -23,18 +26,28 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 2.0
 UNCONFIRMED_S = 10.0
+ANSWER_S = 2.0
+"""A beat that is not answered within this is not confirmed; its ledger must not wait for longer."""
+
+Word = Callable[[Ledger], object]
+"""Tells the ledger that something is not this worker's any more; telling it twice is telling it once."""
 
 
 class Heartbeat:
     """Beats until `stop`. `told(state)` of a hold is called from the heartbeat's thread when its state is `draining`,
-    `lost` or `stopped`; the last two once, and then it is no hold any more."""
+    `lost`, `left` or `stopped`; the last three once, and then it is no hold any more.
+
+    `ledger` is the heartbeat's own: one that gives up within `ANSWER_S`.
+    """
 
     def __init__(self, ledger: Ledger, queues: str, slots: int, *, every: float = EVERY_S) -> None:
         self.incarnation = uuid.uuid4().hex
         self.ledger = ledger
         self.every = every
         self.info = {"host": socket.gethostname(), "pid": os.getpid(), "queues": queues, "slots": slots}
+        self._taken: set[Hashable] = set()
         self._holds: dict[Hold, Callable[[str], None]] = {}
+        self._owed: dict[Hashable, Word] = {}
         self._guard = threading.Lock()
         self._stopping = threading.Event()
         self._now = threading.Event()
@@ -58,13 +71,34 @@ class Heartbeat:
         except EvalfleetError as error:
             log.warning("leaving the books: %s", error)
 
+    def take(self, what: Hashable) -> bool:
+        """Before anything is claimed. False when this process is at it already, or has yet to give it back."""
+        with self._guard:
+            if what in self._taken:
+                return False
+            self._taken.add(what)
+            return True
+
     def hold(self, hold: Hold, told: Callable[[str], None]) -> None:
+        """It is claimed, and `told` is called when that changes."""
         with self._guard:
             self._holds[hold] = told
 
-    def drop(self, hold: Hold) -> None:
+    def give_back(self, what: Hashable, word: Word | None) -> None:
+        """This process is through with what it took; `word` None: the ledger never said that it was ours."""
         with self._guard:
-            self._holds.pop(hold, None)
+            self._holds.pop(what, None)  # type: ignore[call-overload]
+        try:
+            if word is not None:
+                word(self.ledger)
+        except EvalfleetError as error:
+            log.warning("the broker is told later that %s is free: %s", what, error)
+            with self._guard:
+                assert word is not None
+                self._owed[what] = word
+            return
+        with self._guard:
+            self._taken.discard(what)
 
     def beat_now(self) -> None:
         """Look at the flags at once (a wake-up told of a stop)."""
@@ -92,8 +126,9 @@ class Heartbeat:
         began = time.monotonic()
         try:
             states = self.ledger.beat(self.incarnation, {**self.info, "held": len(holds)}, list(holds))
-        except EvalfleetError as error:
-            log.warning("heartbeat not confirmed for %.1f s: %s", self.age, error)
+        except Exception as error:  # whatever it is: a heartbeat that ends while its worker goes on is the worst of all
+            level = logging.WARNING if isinstance(error, EvalfleetError) else logging.ERROR
+            log.log(level, "heartbeat not confirmed for %.1f s: %s", self.age, error, exc_info=level == logging.ERROR)
             if self.age > UNCONFIRMED_S:
                 self._gone(list(holds), "lost")
             return
@@ -103,6 +138,21 @@ class Heartbeat:
                 holds[hold](state)
             elif state != "held":
                 self._gone([hold], state)
+        self._pay()
+
+    def _pay(self) -> None:
+        """Tell what the broker did not hear."""
+        with self._guard:
+            owed = dict(self._owed)
+        for what, word in owed.items():
+            try:
+                word(self.ledger)
+            except EvalfleetError as error:
+                log.warning("the broker is told later that %s is free: %s", what, error)
+                return
+            with self._guard:
+                del self._owed[what]
+                self._taken.discard(what)
 
     def _gone(self, holds: list[Hold], why: str) -> None:
         for hold in holds:

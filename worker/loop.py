@@ -10,9 +10,14 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+BLOCKING = 32
+"""Threads for what blocks: the ledger's round trips of many conversations, and names that the HTTP client looks up.
+Python's default is six on a small host: there a silent broker would stop the HTTP, too."""
 
 
 class LoopThread:
@@ -20,6 +25,9 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = _new_loop()
+        self.loop.set_default_executor(ThreadPoolExecutor(BLOCKING, thread_name_prefix="evalfleet-blocking"))
+        self._guard = threading.Lock()
+        self._stopped = False
         self._thread = threading.Thread(target=self._main, name="evalfleet-loop", daemon=True)
         self._thread.start()
 
@@ -28,7 +36,14 @@ class LoopThread:
         self.loop.run_forever()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        """Its future is done when the coroutine is, its clean-up included; already cancelled after `stop`."""
+        with self._guard:
+            if not self._stopped:
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
+        work.close()
+        refused: concurrent.futures.Future[T] = concurrent.futures.Future()
+        refused.cancel()
+        return refused
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result or exception; concurrent.futures.CancelledError if the loop is being stopped."""
@@ -46,7 +61,10 @@ class LoopThread:
             if tasks:
                 await asyncio.wait(tasks, timeout=timeout)
 
-        self.submit(drain()).result(timeout + 1)
+        with self._guard:  # what was handed in before is drained, what comes later is refused
+            self._stopped = True
+            draining = asyncio.run_coroutine_threadsafe(drain(), self.loop)
+        draining.result(timeout + 1)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout)
 

@@ -15,12 +15,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from evalfleet.checks.outcome import STOPPING_CODES, Meaning, RunMeaning, meaning_of, spent_seconds
 from evalfleet.checks.trial import TurnRecord
-from evalfleet.contract.client import Client
+from evalfleet.contract.client import Client, Created
 from evalfleet.errors import HarnessMoved, PlatformError, ProblemAnswer, StreamLost, TargetUnreachable
 from evalfleet.plan import Attempt, Conversation, Plan, Step, run_key
 
@@ -32,6 +32,8 @@ LATE_S = 0.2
 """We cancel this much after the limit: by the platform's clock the time must be spent then (S12)."""
 CLOCK_S = 2.0
 """How well we know the platform's clock."""
+CREATED_WITHIN_S = 5.0
+"""How long a conversation that is left waits for the answer to a launch, to cancel that run."""
 USAGE_WAIT_S = 10.0
 """How long `final` usage is awaited after the last turn (S15)."""
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
@@ -85,12 +87,12 @@ class GaveUp:
     tries: tuple[dict[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class StopSubmission(Exception):
     """Every further launch would fail too (S17); says so in words for people and a word for programs."""
 
-    reason: str
-    code: str
+    def __init__(self, reason: str, code: str) -> None:
+        super().__init__(reason)
+        self.reason, self.code = reason, code
 
 
 class Draining(Exception):
@@ -112,11 +114,12 @@ FirstNewTry = Callable[[int], Awaitable[int]]
 class Player:
     """Plays one conversation.
 
-    `evidence` names the attempts that have a verdict already: they are played as context only (S14).
-    `hand_over` takes each scored scenario; `first_new_try` says which try was this command's first (three new ones
-    for each command). `play` answers None, or what it gave up on; it raises StopSubmission, Draining as soon as it
-    would start a run that `may_launch` forbids, and asyncio.CancelledError when the worker wants its claim back: then
-    the open run is cancelled if `cancel_on_leave` says so, else it goes on and is found again.
+    `evidence` names the attempts that have a verdict already: they are played as context only (S14). `hand_over` takes
+    each scored scenario. `first_new` is this command's first try of the conversation, if a worker has made one already,
+    and `first_new_try` notes it (three new ones for each command). `play` answers None, or what it gave up on; it
+    raises StopSubmission, Draining as soon as it would start a run that `may_launch` forbids, and
+    asyncio.CancelledError when the worker wants its claim back: then the open run is cancelled if `cancel_on_leave`
+    says so, else it goes on and is found again.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class Player:
         evidence: Collection[Attempt],
         hand_over: HandOver,
         first_new_try: FirstNewTry,
+        first_new: int | None = None,
         may_launch: Callable[[], bool] = lambda: True,
         cancel_on_leave: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -141,37 +145,35 @@ class Player:
         self.may_launch = may_launch
         self.cancel_on_leave = cancel_on_leave
         self.tries: list[Try] = []
-        self.current_run: str | None = None
+        self._limit = None if first_new is None else first_new + plan.limits.tries
 
     async def play(self) -> GaveUp | None:
         number = 0
-        limit: int | None = None
         while self.open:
-            self.tries.append(Try(number))
+            this = Try(number)
+            self.tries.append(this)
             try:
-                await self._play_try(self.tries[-1], last=limit is not None and number >= limit - 1)
+                await self._play_try(this)
             except _NoResult as nothing:
-                self.tries[-1].reason = nothing.reason
+                this.reason = nothing.reason
                 if nothing.code in STOPPING_CODES:
                     raise StopSubmission(nothing.reason, nothing.code) from nothing
-                await self._read_usage(self.tries[-1])
+                await self._read_usage(this)
                 if nothing.final:
                     return self._gave_up(nothing.reason, nothing.code)
-                if limit is not None and number + 1 >= limit:
+                if self._is_last(number):
                     return self._gave_up(f"{nothing.reason} ({number + 1} tries)", nothing.code)
-            if limit is None and self._made_new:
-                limit = await self.first_new_try(number) + self.plan.limits.tries
-                if self.open and number + 1 >= limit:
-                    return self._gave_up(self.tries[-1].reason or "no result", "tries")
             number += 1
         return None
 
-    _made_new = False
+    def _is_last(self, number: int) -> bool:
+        """Is this the last try that the command may make? Not known before it, by any worker, has made its first."""
+        return self._limit is not None and number + 1 >= self._limit
 
     def _gave_up(self, reason: str, code: str) -> GaveUp:
         return GaveUp(tuple(self.open), reason, code, tuple(t.to_json() for t in self.tries))
 
-    async def _play_try(self, this: Try, *, last: bool) -> None:
+    async def _play_try(self, this: Try) -> None:
         steps = self.plan.steps(self.conversation)
         wanted = {a.scenario for a in self.open}
         until = max(wanted)
@@ -201,7 +203,7 @@ class Player:
                 meaning = meaning_of(turns, timeout=scenario.timeout, infra_codes=self.plan.infra_codes)
                 if meaning.meaning is not Meaning.RESULT:
                     break
-            await self._settle(this, step, turns, not_played, last_run, last=last, final=step.scenario == until)
+            await self._settle(this, step, turns, not_played, last_run, final=step.scenario == until)
 
     async def _settle(
         self,
@@ -211,7 +213,6 @@ class Player:
         not_played: str | None,
         last_run: Mapping[str, Any] | None,
         *,
-        last: bool,
         final: bool,
     ) -> None:
         """Decide what the scenario's turns mean and hand it over, or end this try."""
@@ -219,7 +220,7 @@ class Player:
         meaning = meaning_of(turns, timeout=scenario.timeout, infra_codes=self.plan.infra_codes, not_played=not_played)
         if meaning.meaning is Meaning.NO_RESULT:
             raise _NoResult(meaning.reason, meaning.code)
-        if meaning.retryable_agent and not last and await self._tries_left(this.number):
+        if meaning.retryable_agent and not self._is_last(this.number):
             raise _NoResult(meaning.reason, meaning.code)
         attempt = Attempt(self.conversation.case, step.scenario, self.conversation.trial)
         if attempt not in self.open and step.scored:
@@ -239,11 +240,6 @@ class Player:
         await self.hand_over(played)
         if step.scored:
             self.open.remove(attempt)
-
-    async def _tries_left(self, number: int) -> bool:
-        if not self._made_new:
-            return True
-        return number + 1 < await self.first_new_try(number) + self.plan.limits.tries
 
     def _scenario_of(self, run: Mapping[str, Any]) -> str:
         return str((run.get("metadata") or {}).get("evalfleet.scenario", "an earlier scenario"))
@@ -274,29 +270,45 @@ class Player:
             body["machine_id"] = plan.target.machine_id
         key = run_key(plan.id, self.case.name, self.conversation.trial, turn_index, this.number, body)
         try:
-            created = await self.platform.create_run(body, key=key)
+            created = await self._create(body, key)
         except ProblemAnswer as refused:
             if refused.quota or refused.code in STOPPING_CODES:
                 raise StopSubmission(
-                    f"the platform refused to launch a run: {refused.detail}", refused.code
+                    f"the platform refused to launch a run: {refused.detail}{_resets(refused)}", refused.code
                 ) from refused
-            if former is not None and former.get("status") != "succeeded" and refused.status in {404, 409, 422}:
+            if former is not None and former.get("status") != "succeeded" and _ends_the_chat(refused):
                 return None
             if refused.status in STOPPING_STATUS:
                 raise StopSubmission(f"the platform refused to launch a run: {refused}", refused.code) from refused
             raise _NoResult(f"launch refused: {refused}", "launch_refused", final=True) from refused
         except TargetUnreachable as away:
             raise _NoResult(f"launch failed: {away}", "target_unreachable", final=True) from away
+        except PlatformError as unreadable:
+            raise _NoResult(f"launch failed: {unreadable}", "unreadable", final=True) from unreadable
         run: Mapping[str, Any] = created.document
-        if not created.replayed:
-            self._made_new = True
-        self.current_run = str(run["id"])
+        if not all(isinstance(run.get(name), str) for name in ("id", "chat_id")):
+            raise _NoResult(f"launch failed: the answer is no run: {str(run)[:200]}", "unreadable", final=True)
+        if not created.replayed and self._limit is None:
+            self._limit = await self.first_new_try(this.number) + plan.limits.tries
         this.chat_id = str(run["chat_id"])
         this.run_ids.append(str(run["id"]))
         if run.get("harness_commit") != plan.commit:
             await self._cancel_quietly(str(run["id"]))
             raise HarnessMoved(f"the harness moved from {plan.commit} to {run.get('harness_commit')}")
         return run
+
+    async def _create(self, body: Mapping[str, Any], key: str) -> Created:
+        """Left while the request is under way, a run may come of it that nobody knows: it is cancelled, too (S38)."""
+        creating = asyncio.ensure_future(self.platform.create_run(body, key=key))
+        try:
+            return await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            if self.cancel_on_leave() and not creating.cancelled():
+                await asyncio.wait({creating}, timeout=CREATED_WITHIN_S)
+                if creating.done() and creating.exception() is None:
+                    await self._cancel_quietly(str(creating.result().document.get("id")))
+            creating.cancel()
+            raise
 
     async def _await(self, run: Mapping[str, Any], text: str, left: float, scenario_id: str) -> TurnRecord:
         """Await the run's terminal state on its stream, cancelling at the limit, then read what it left (S12, S13)."""
@@ -317,7 +329,6 @@ class Player:
                 "cancel_pending",
                 final=True,
             )
-        self.current_run = None
         try:
             document, messages, outputs = await asyncio.gather(
                 self.platform.get_run(run_id), self.platform.messages(run_id), self.platform.outputs(run_id)
@@ -469,6 +480,22 @@ def _epoch(stamp: object) -> float:
         return datetime.fromisoformat(stamp).timestamp()
     except ValueError:
         return time.time()
+
+
+def _ends_the_chat(refused: ProblemAnswer) -> bool:
+    """After a failed turn: does this refusal say that the chat cannot go on (S8)? What it says of our own request, or
+    of the harness, is no deed of the agent's (S17)."""
+    if refused.code in {"idempotency_key_conflict", "idempotency_key_in_flight", "harness_not_runnable"}:
+        return False
+    return refused.status in {404, 409, 422}
+
+
+def _resets(refused: ProblemAnswer) -> str:
+    """When the usage window opens again, as far as the platform said."""
+    if refused.retry_after is None:
+        return ""
+    at = datetime.now(UTC) + timedelta(seconds=refused.retry_after)
+    return f" (it resets in {refused.retry_after:.0f} s, at {at:%Y-%m-%d %H:%M} UTC)"
 
 
 def _failure_text(run: Mapping[str, Any]) -> str:

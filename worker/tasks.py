@@ -30,14 +30,14 @@ from evalfleet.errors import (
     UnfitHost,
 )
 from evalfleet.graders.bundle import unpack
-from evalfleet.ledger import Claimed, Hold, Ledger
+from evalfleet.ledger import JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import ResultsStore, results_store
 from evalfleet.settings import Settings
 from evalfleet.telemetry import ATTEMPTS, CLAIMS, CONVERSATION_SECONDS, GIVEN_UP, HELD, RETRIES, SLOTS, code_label
 from worker.aggregate import Aggregator, aggregate
 from worker.evidence import Play, attempt_line, context_line, missing_line
-from worker.grade import MORE_GRADES, grade, judge_now, needs_graders
+from worker.grade import MORE_GRADES, Graded, grade, judge_now, needs_graders
 from worker.grader_pool import (
     GraderPool,
     GraderSettings,
@@ -45,13 +45,17 @@ from worker.grader_pool import (
     JudgeUnavailable,
     LlmAnswer,
 )
-from worker.heartbeat import Heartbeat
+from worker.heartbeat import ANSWER_S, Heartbeat
 from worker.loop import LoopThread
 from worker.play import Draining, GaveUp, Played, Player, StopSubmission
 
 log = logging.getLogger(__name__)
 
 PLANS_KEPT = 16
+OUR_FAULT = "our_fault"
+PLACE_S = 1.0
+"""How long a conversation waits for a place of this worker before its message goes back. The task threads beyond the
+places are for grading and recording: conversations of a large submission would take all of them, for hours."""
 
 
 class Publisher(Protocol):
@@ -67,9 +71,11 @@ class Crew:
     def __init__(self, settings: Settings, publisher: Publisher, *, queues: str, slots: int) -> None:
         self.settings = settings
         self.publisher = publisher
-        self.ledger = Ledger(settings.require_broker().redis_url)
+        broker = settings.require_broker().redis_url
+        self.ledger = Ledger(broker)
         self.loop = LoopThread()
-        self.heart = Heartbeat(self.ledger, queues, slots)
+        self.heart = Heartbeat(Ledger(broker, within=ANSWER_S), queues, slots)
+        self._places = threading.BoundedSemaphore(slots)
         self.stopping = threading.Event()
         self._guard = threading.Lock()
         self._clients: dict[str | None, Client] = {}
@@ -91,10 +97,14 @@ class Crew:
     def stop(self) -> None:
         """Waits end at once, claims go back, runs go on and are found again (design.md, "Stop")."""
         self.stopping.set()
-        self.loop.submit(self._close()).result(10)
+        try:
+            self.loop.submit(self._close()).result(10)
+        except TimeoutError:
+            log.warning("the graders and connections of this worker do not close; it leaves without them")
         self.loop.stop()
         self.heart.stop()  # its last word is a wake-up, which ends the listener
         self._listener.join(5.5)
+        self.heart.ledger.close()
         self.ledger.close()
         self._bundle_folder.cleanup()
 
@@ -141,37 +151,61 @@ class Crew:
             CLAIMS.labels("unknown").inc()
             log.warning("no plan %s on the books: the message is dropped", submission)
             return
-        attempts = plan.attempts(conversation)
-        answer = self.ledger.claim(submission, conversation, attempts, self.heart.incarnation)
-        CLAIMS.labels(answer.value).inc()
-        if answer is not Claimed.CLAIMED:
+        if not self._places.acquire(timeout=PLACE_S):
+            CLAIMS.labels("no_place").inc()
+            self.ledger.decline(submission, conversation)
             return
-        played = False
         hold = Hold(submission, conversation)
         try:
-            with CONVERSATION_SECONDS.time():
-                played = self._play(plan, conversation, hold)
+            if self.heart.take(hold):
+                self._claim_and_play(plan, hold)
+            else:
+                CLAIMS.labels("own_duplicate").inc()
         finally:
-            self.heart.drop(hold)
-            self.ledger.release(submission, conversation, self.heart.incarnation, played=played)
+            self._places.release()
 
-    def _play(self, plan: Plan, conversation: Conversation, hold: Hold) -> bool:
-        """True when the conversation needs no further playing in this command."""
-        evidence = set(plan.attempts(conversation)) - self.ledger.open_attempts(plan.id, plan.attempts(conversation))
-        leave = _Leave(self.ledger, plan.id)
+    def _claim_and_play(self, plan: Plan, hold: Hold) -> None:
+        attempts = plan.attempts(hold.conversation)
+        end: GaveUp | bool = False  # True: it needs no further playing in this command; False: it is fed again
+        claimed: Claimed | None = None
+        try:
+            claimed = self.ledger.claim(plan.id, hold.conversation, attempts, self.heart.incarnation)
+            CLAIMS.labels(claimed.value).inc()
+            if claimed is Claimed.CLAIMED:
+                with CONVERSATION_SECONDS.time():
+                    end = self._play(plan, hold)
+        finally:
+            # Whatever went wrong: a claim of a living worker that nobody plays would be waited for without end.
+            mine = claimed in {None, Claimed.CLAIMED}
+            self.heart.give_back(hold, functools.partial(self._release, hold, end) if mine else None)
+        if isinstance(end, GaveUp):
+            self.publisher.aggregate(plan.id)
+
+    def _release(self, hold: Hold, end: GaveUp | bool, ledger: Ledger) -> None:
+        gave_up = (end.reason, end.code) if isinstance(end, GaveUp) else None
+        ledger.release(hold.submission, hold.conversation, self.heart.incarnation, played=bool(end), gave_up=gave_up)
+
+    def _play(self, plan: Plan, hold: Hold) -> GaveUp | bool:
+        """True or what was given up when the conversation needs no further playing in this command."""
+        conversation = hold.conversation
+        still_open = self.ledger.open_attempts(plan.id, plan.attempts(conversation))
+        first_new = self.ledger.new_tries_from(plan.id, conversation)
+        leave = _Leave(self.loop)
 
         async def play() -> GaveUp | None:
+            leave.begin()
             player = Player(
                 self.client(plan),
                 plan,
                 conversation,
-                evidence=evidence,
+                evidence=set(plan.attempts(conversation)) - still_open,
                 hand_over=functools.partial(self._hand_over, plan),
+                first_new=first_new,
                 first_new_try=lambda number: asyncio.to_thread(
                     self.ledger.first_new_try, plan.id, conversation, number
                 ),
                 may_launch=lambda: not leave.draining,
-                cancel_on_leave=leave.cancels_runs,
+                cancel_on_leave=lambda: leave.why == "stopped",
             )
             try:
                 return await player.play()
@@ -180,18 +214,12 @@ class Crew:
                     RETRIES.labels(code_label(_code_of(former.reason))).inc()
 
         future = self.loop.submit(play())
-
-        def told(state: str) -> None:
-            if state == "draining":
-                leave.draining = True
-                return
-            leave.why = state
-            future.cancel()
-
-        self.heart.hold(hold, told)
+        self.heart.hold(hold, leave.told)
         try:
             gave_up = future.result()
-        except concurrent.futures.CancelledError:
+            if gave_up is not None:
+                self._note_missing(plan, gave_up)
+        except (concurrent.futures.CancelledError, Draining):
             return False
         except StopSubmission as stop:
             self.ledger.end(plan.id, "stopped", stop.reason, stop.code)
@@ -199,14 +227,14 @@ class Crew:
         except HarnessMoved as moved:
             self.ledger.end(plan.id, "stopped", moved.message, "harness_moved")
             return False
-        except Draining:
-            return False
-        except (StorageError, TargetUnreachable) as trouble:
+        except (StorageError, TargetUnreachable) as trouble:  # the ledger's: the player makes values of the platform's
             log.warning("conversation %s of %s goes back: %s", conversation, plan.id, trouble)
             return False
-        if gave_up is not None:
-            self._give_up(plan, conversation, gave_up)
-        return True
+        except Exception as fault:  # what we did not foresee would only come again, at once and without end
+            log.exception("conversation %s of %s", conversation, plan.id)
+            gave_up = GaveUp(tuple(sorted(still_open, key=str)), _fault(fault), OUR_FAULT)
+            self._note_missing(plan, gave_up)
+        return True if gave_up is None else gave_up
 
     async def _hand_over(self, plan: Plan, played: Played) -> None:
         await asyncio.to_thread(self._take, plan, played)
@@ -222,12 +250,10 @@ class Crew:
             judgement = judge_now(plan, play)
             self._record(plan, play.attempt, attempt_line(plan, play, judgement, ()))
 
-    def _give_up(self, plan: Plan, conversation: Conversation, gave_up: GaveUp) -> None:
+    def _note_missing(self, plan: Plan, gave_up: GaveUp) -> None:
         GIVEN_UP.labels(code_label(gave_up.code)).inc()
         for attempt in gave_up.attempts:
             self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(missing_line(plan, attempt, gave_up)))
-        self.ledger.give_up(plan.id, conversation, gave_up.reason, gave_up.code)
-        self.publisher.aggregate(plan.id)
 
     def _record(self, plan: Plan, attempt: Attempt, line: Mapping[str, Any]) -> None:
         ATTEMPTS.labels(line["outcome"]).inc()
@@ -238,47 +264,73 @@ class Crew:
 
     def grade(self, submission: str, attempt: Attempt) -> None:
         plan = self.plan(submission)
-        if plan is None or self.stopping.is_set():
+        what = (submission, attempt)
+        if plan is None or self.stopping.is_set() or not self.heart.take(what):
             return
-        blob = self.ledger.claim_grade(submission, attempt, self.heart.incarnation)
-        if blob is None:
-            return
+        asked, again = False, False
+        try:
+            blob = self.ledger.claim_grade(submission, attempt, self.heart.incarnation)
+            asked = blob is None
+            if blob is not None:
+                again = self._grade(plan, attempt, blob)
+        finally:
+            release = functools.partial(Ledger.release_grade, submission=submission, attempt=attempt)
+            self.heart.give_back(what, None if asked else lambda ledger: release(ledger, inc=self.heart.incarnation))
+        if again:
+            self.publisher.grade(submission, attempt)
+
+    def _grade(self, plan: Plan, attempt: Attempt, blob: bytes) -> bool:
+        """True when it is to be graded again at once."""
         try:
             play = Play.from_json(jsontext.loads(blob))
             graded = self.loop.run(grade(plan, play, functools.partial(self._call_grader, plan)))
+            if graded.stopped is not None:
+                self.ledger.end(plan.id, "stopped", graded.stopped, "judge")
+                return False
+            return self._judged(plan, play, graded)
         except concurrent.futures.CancelledError:
-            self.ledger.release_grade(submission, attempt)
-            return
+            return False
         except UnfitHost as unfit:
             self._cannot_grade(plan, attempt, unfit)
-            return
         except (StorageError, TargetUnreachable) as trouble:
-            log.warning("grading %s of %s goes back: %s", attempt, submission, trouble)
-            self.ledger.release_grade(submission, attempt)
-            return
-        if graded.stopped is not None:
-            self.ledger.end(submission, "stopped", graded.stopped, "judge")
-            self.ledger.release_grade(submission, attempt)
-            return
+            log.warning("grading %s of %s goes back: %s", attempt, plan.id, trouble)
+        except Exception as fault:  # as for a conversation
+            log.exception("grading %s of %s", attempt, plan.id)
+            gave_up = GaveUp((attempt,), _fault(fault), OUR_FAULT)
+            self._leave_ungraded(plan, attempt, missing_line(plan, attempt, gave_up), gave_up.reason)
+        return False
+
+    def _judged(self, plan: Plan, play: Play, graded: Graded) -> bool:
         assert graded.judgement is not None
         line = attempt_line(plan, play, graded.judgement, graded.answers)
         if graded.judgement.outcome != "missing":
-            self._record(plan, attempt, line)
-        elif self.ledger.count_grade(submission, attempt) > MORE_GRADES:
-            self.ledger.put_note(submission, str(attempt), jsontext.dumps({**line, "code": "judge_unavailable"}))
-            self.ledger.give_up(submission, attempt, graded.judgement.reason or "", "judge_unavailable")
-            self.ledger.drop_play(submission, attempt)
-            self.publisher.aggregate(submission)
-        else:
-            self.ledger.release_grade(submission, attempt)
-            self.publisher.grade(submission, attempt)
+            if any(answer.llm_calls for answer in graded.answers):
+                self.ledger.judge_answered(plan.id)
+            self._record(plan, play.attempt, line)
+            return False
+        reason = graded.judgement.reason or "judge_unavailable"
+        row = self.ledger.judge_failed(plan.id, reason)
+        if row is JudgeRow.TENTH:
+            log.error("%d gradings in a row had no judge; grading pauses: %s", JUDGE_ROW, reason)
+        if row is not JudgeRow.SHORT:
+            return False  # nobody's turn is used up; the dispatcher sends it again when the pause is over
+        if self.ledger.count_grade(plan.id, play.attempt) <= MORE_GRADES:
+            return True
+        self._leave_ungraded(plan, play.attempt, {**line, "code": "judge_unavailable"}, reason)
+        return False
+
+    def _leave_ungraded(self, plan: Plan, attempt: Attempt, line: Mapping[str, Any], reason: str) -> None:
+        """Missing until a resume; what is known of it goes to the artifact."""
+        self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(line))
+        self.ledger.give_up(plan.id, attempt, reason, str(line["code"]))
+        self.ledger.drop_play(plan.id, attempt)
+        self.publisher.aggregate(plan.id)
 
     def _cannot_grade(self, plan: Plan, attempt: Attempt, unfit: UnfitHost) -> None:
         """This host lost its cage twice under one call: another worker may do better, and somebody has to end it."""
         log.warning("grading %s of %s: %s", attempt, plan.id, unfit)
         if self.ledger.count_grade(plan.id, attempt) > MORE_GRADES:
             self.ledger.end(plan.id, "stopped", unfit.message, "grader_cage")
-        self.ledger.release_grade(plan.id, attempt)
 
     async def _call_grader(
         self, plan: Plan, name: str, case: dict[str, Any], run: dict[str, Any], play: Play
@@ -304,8 +356,11 @@ class Crew:
                 raise JudgeUnavailable(str(problem)) from problem
             except EvalfleetError as error:
                 raise JudgeUnavailable(error.message) from error
+            tokens, amount = answer.get("tokens"), answer.get("amount")
             return LlmAnswer(
-                text=str(answer["text"]), tokens=int(answer.get("tokens") or 0), amount=answer.get("amount")
+                text=str(answer["text"]),
+                tokens=tokens if isinstance(tokens, int) else 0,
+                amount=None if amount is None else str(amount),
             )
 
         return await self._pool.grade(bundle, config, name, case, run, ask)
@@ -336,7 +391,8 @@ class Crew:
                     self._aggregators.clear()
                 aggregator = Aggregator(self.ledger, plan, self.store, _Recorder(self, plan))
                 self._aggregators[submission] = aggregator
-        aggregate(aggregator, self.heart.incarnation + threading.current_thread().name, self.stopping)
+        owner = f"worker:{self.heart.incarnation}:{threading.current_thread().name}"
+        aggregate(aggregator, owner, self.stopping)
 
     # -- shared -----------------------------------------------------------------------------------------------------
 
@@ -396,22 +452,34 @@ class _Recorder:
 
 
 class _Leave:
-    """Why a conversation is left, and whether its open run is cancelled then (S38)."""
+    """Why a conversation is left, told from the heartbeat's thread: its coroutine is cancelled, and cleans up first."""
 
-    def __init__(self, ledger: Ledger, submission: str) -> None:
-        self.ledger, self.submission = ledger, submission
+    def __init__(self, loop: LoopThread) -> None:
+        self.loop = loop.loop
         self.why = ""
         self.draining = False
+        self._task: asyncio.Task[Any] | None = None
 
-    def cancels_runs(self) -> bool:
-        if self.why != "stopped":
-            return False  # a worker that leaves, or lost its claim: the run goes on and is found again
-        try:
-            meta = self.ledger.meta(self.submission)
-        except EvalfleetError as error:
-            log.warning("reading why %s stopped: %s", self.submission, error)
-            return False
-        return meta is not None and meta.code != "leave_running"
+    def begin(self) -> None:
+        """Called by the coroutine."""
+        self._task = asyncio.current_task()
+        if self.why:
+            raise asyncio.CancelledError
+
+    def told(self, state: str) -> None:
+        if state == "draining":
+            self.draining = True
+            return
+        self.why = state
+        self.loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _fault(fault: Exception) -> str:
+    return f"a fault of evalfleet's, please report it: {type(fault).__name__}: {fault}"
 
 
 def _code_of(reason: str | None) -> str:

@@ -16,7 +16,8 @@ for i = 5, #ARGV, 2 do
   end
   local state = redis.call('HGET', base .. 'meta', 'state')
   if state and state ~= 'running' then
-    answer[#answer + 1] = 'stopped'
+    local left = redis.call('HGET', base .. 'meta', 'code') == 'leave_running'
+    answer[#answer + 1] = left and 'left' or 'stopped'
   elseif owner ~= me then
     answer[#answer + 1] = 'lost'
   elseif redis.call('HGET', base .. 'meta', 'draining') == '1' then

@@ -8,7 +8,7 @@ redis.call('HDEL', KEYS[8], ARGV[1])
 if not epoch or now < tonumber(epoch) then
   return 'grace'
 end
-if redis.call('HGET', KEYS[2], 'state') ~= 'running' then
+if redis.call('HGET', KEYS[2], 'state') ~= 'running' or redis.call('HGET', KEYS[2], 'draining') == '1' then
   return 'stopped'
 end
 if redis.call('HEXISTS', KEYS[4], ARGV[1]) == 1 then
@@ -25,7 +25,11 @@ end
 if not open then
   return 'done'
 end
-if redis.call('HEXISTS', KEYS[3], ARGV[1]) == 1 then
+local owner = redis.call('HGET', KEYS[3], ARGV[1])
+if owner == ARGV[2] then
+  return 'claimed' -- the answer to its first asking got lost; a worker never asks for what it plays
+end
+if owner then
   return 'duplicate' -- its owner is alive, or the reaper has yet to take the claim back
 end
 if redis.call('HLEN', KEYS[3]) >= tonumber(redis.call('HGET', KEYS[2], 'concurrency')) then

@@ -14,6 +14,12 @@ if redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2]) == 1 then
   redis.call('HSET', KEYS[8], 'progress_at', t[1] * 1000 + math.floor(t[2] / 1000))
 end
 redis.call('PUBLISH', ARGV[4], ARGV[5])
+local ttl = redis.call('PTTL', KEYS[8])
+if ttl > 0 then -- the submission is retired: what comes late runs out with it
+  for _, name in ipairs({1, 5, 6}) do
+    redis.call('PEXPIRE', KEYS[name], ttl)
+  end
+end
 if redis.call('SET', KEYS[7], '1', 'NX', 'PX', 5000) then
   return 1
 end

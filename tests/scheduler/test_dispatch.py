@@ -241,7 +241,7 @@ def test_redis_came_back_empty_and_the_plan_goes_back_on_the_books(scene: Scene)
     scene.ledger.open_epoch(mine=True)
     scene.step()
     assert sorted(c.trial for c in scene.wire.runs) == [1, 2]
-    assert scene.ledger.take_replay(scene.plan.id), "evidence that Redis forgot is sent again"
+    assert scene.ledger.asked_replay(scene.plan.id), "evidence that Redis forgot is sent again"
 
 
 def test_a_paused_submission_is_not_fed(scene: Scene) -> None:
