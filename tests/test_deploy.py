@@ -1,4 +1,7 @@
-"""Do the files in deploy/ say what the program understands? Read here without Docker; `tests/e2e` runs the commands."""
+"""Do the files in deploy/ say what the program understands?
+
+Read here without Docker; `tests/integration/test_compose.py` runs each command line as a process.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"] == "evalfleet"}
-FILLED_IN = {"EVALFLEET_TOKEN": "token-of-24-letters-or-so", "POSTGRES_PASSWORD": "pass", "EVALFLEET_TREE": "/tree"}
+FILLED_IN = {"EVALFLEET_TOKEN": "token-of-24-letters-or-so", "EVALFLEET_TREE": "/tree"}
 
 
 def filled_in(text: str) -> str:
@@ -30,7 +33,7 @@ def filled_in(text: str) -> str:
 
 
 def test_the_fleet_has_every_part() -> None:
-    assert set(SERVICES) == {"valkey", "postgres", "server", "scheduler", "worker", "submit", "prometheus"}
+    assert set(SERVICES) == {"valkey", "server", "scheduler", "worker", "submit", "prometheus"}
     assert SERVICES["worker"]["deploy"]["replicas"] == 2
 
 
@@ -58,6 +61,14 @@ def test_each_parts_environment_is_read_by_settings(name: str) -> None:
     assert set(environment) <= set(VARIABLES), "a variable that nobody reads"
     settings = Settings.from_env(environment)
     assert settings.token == FILLED_IN["EVALFLEET_TOKEN"]
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"submit", "prometheus"}))
+def test_each_part_that_stays_says_whether_it_is_healthy(name: str) -> None:
+    check = SERVICES[name]["healthcheck"]
+    assert check["test"][0] == "CMD", "without a shell"
+    if name in OURS and check["test"][1:3] == ["python", "-c"]:
+        compile(check["test"][3], name, "exec")
 
 
 def test_the_broker_never_evicts() -> None:
