@@ -304,7 +304,11 @@ def resume(
     record = known.find(submission) if submission else known.latest_unfinished()
     result = go_on(config, record, options, make_reporter(sys.stderr, quiet=quiet), commit=tree_commit(config))
     if record.status != "running":
-        _say(f"{record.id} is {record.status} (started {record.started_at}); nothing was run")
+        from scheduler.submit import ago
+
+        started = f"{record.started_at[:19]}Z, {ago(record.started_at)}"
+        _say(f"{record.id} is {record.status} (started {started}); nothing was run")
+        return _print(result.summary, result.exit_code, as_json=as_json)
     return _show(result, as_json=as_json)
 
 

@@ -17,6 +17,7 @@ from evalfleet.errors import (
     OperatorError,
     PlatformError,
     ProblemAnswer,
+    StorageError,
     TargetUnreachable,
 )
 from evalfleet.graders.bundle import Bundle
@@ -63,6 +64,8 @@ class Conductor:
         ended = self._drive(opened)
         self.reporter.done()
         documents = self._read_evaluations(opened)
+        if documents and all(d["status"] == "completed" for d in documents):
+            ended = Ended("completed")  # also when a signal came while the last attempts were being recorded
         reasons = missing_reasons(opened.plan, ended)
         summary = summary_of(opened.plan, self.store, documents, reasons, time.monotonic() - began)
         code = exit_code(
@@ -70,7 +73,11 @@ class Conductor:
             allow_flaky=self.options.allow_flaky,
             signal=self.interrupts.first if ended.state != "completed" else None,
         )
-        finish(self.store, opened.plan.artifact, summary.stored(code))
+        try:
+            finish(self.store, opened.plan.artifact, summary.stored(code))
+        except StorageError as error:  # the segments are the evidence; the result is known and must be told
+            self.reporter.warn(f"the artifact is not finished: {error.message}")
+            code = code or error.exit_code
         if documents and all(d["status"] == "completed" for d in documents):
             self.submissions.set_status(opened.plan.id, "completed")
         elif documents and any(d["status"] == "cancelled" for d in documents):

@@ -19,6 +19,8 @@ IN_FLIGHT_S = 10.0
 CANCEL_S = 8.0
 """Cancelled runs and unrecorded attempts are waited for this long; what is not done then stays missing."""
 HURRY_S = 1.0
+COMPLETES_S = 3.0
+"""The evaluations are completed right after their last attempts are recorded; for this long it is waited for."""
 
 Tick = Callable[[Progress, str], None]
 
@@ -53,12 +55,27 @@ def _leave(dispatcher: Dispatcher, interrupts: Interrupts, tick: Tick, *, leave_
         if not leave_running and interrupts.count < 2:
             note = f"interrupted: waiting up to {IN_FLIGHT_S:.0f} s for runs in flight (again to leave at once)"
             _wait(ledger, sub, interrupts, IN_FLIGHT_S, lambda p: tick(p, note))
+            if _completes(dispatcher):
+                return Ended("completed")
         ledger.end(sub, "stopped", reason, code)
         limit = HURRY_S if interrupts.count > 1 else CANCEL_S
         _wait(ledger, sub, interrupts, limit, lambda p: tick(p, "cancelling what still runs" if p.running else ""))
     except EvalfleetError as error:
         return Ended("stopped", f"{reason}; {error.message}", code)
     return Ended("stopped", reason, code, ledger.given_up(sub))
+
+
+def _completes(dispatcher: Dispatcher) -> bool:
+    """Whether all was in flight or done when the signal came, and is recorded now: there is nothing to interrupt."""
+    ledger, sub = dispatcher.ledger, dispatcher.plan.id
+    if ledger.progress(sub).recorded < sum(1 for _ in dispatcher.plan.all_attempts()):
+        return False
+    end = time.monotonic() + COMPLETES_S
+    for _ in ledger.wake_ups(0.2):
+        meta = ledger.meta(sub)
+        if meta is None or meta.state != "running" or time.monotonic() > end:
+            return meta is not None and meta.state == "completed"
+    raise AssertionError("wake_ups never ends")
 
 
 def _wait(ledger: Ledger, sub: str, interrupts: Interrupts, limit: float, tick: Callable[[Progress], None]) -> None:

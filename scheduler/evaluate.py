@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from evalfleet.artifact import find, read_plan
+from evalfleet.artifact import find, finish, open_artifact, read_plan
 from evalfleet.errors import EvalfleetError, OperatorError, UsageError
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
@@ -111,12 +111,15 @@ def resume(config: TreeConfig, record: Submission, options: Options, reporter: R
     plan = read_plan(store, artifact)
     submissions = Submissions(state_folder(config, options))
     if record.status != "running":
-        from scheduler.conduct import summary_of
         from scheduler.dispatch import Ended
+        from scheduler.score import recorded
         from scheduler.summary import exit_code
 
-        summary = summary_of(plan, store, (), {}, None)
+        stored = open_artifact(store, artifact)
+        summary = recorded(stored)
         code = exit_code(summary, allow_flaky=options.allow_flaky)
+        if stored.summary is None:  # its disk was full when it ended
+            finish(store, artifact, summary.stored(code))
         return Result(summary, code, Ended(record.status), plan)
     if plan.target.base_url is None and commit != plan.commit:
         raise OperatorError(

@@ -136,6 +136,16 @@ class Command:
             assert line is not None, f"no line with {words!r}:\n" + "".join(self._lines["out"] + self._lines["err"])
             return line
 
+    def await_true(self, what: Callable[[], bool], because: str, within: float = WITHIN) -> None:
+        """As `await_true`, and over at once when the command ends meanwhile. Shows what it said."""
+        deadline = time.monotonic() + within
+        while not what():
+            if time.monotonic() > deadline or (not self.running and not what()):
+                said = "".join(self._lines["out"] + self._lines["err"])
+                ended = "it still runs" if self.running else "it ended"
+                pytest.fail(f"not seen: {because}; {ended}, and said:\n{said}")
+            time.sleep(0.02)
+
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 

@@ -1,0 +1,180 @@
+"""Each command as a person uses it: what it prints, where, and that it does no more than it says."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command import Command
+from tests.e2e.conftest import Tree
+
+pytestmark = pytest.mark.e2e
+
+CASE = """
+scenarios:
+  - {id: greets, user: say hello, expect: [{final_answer_contains: hello}]}
+  - {id: counts, trials: 2, user: [say one, say two], expect: [{final_answer_contains: two}]}
+"""
+
+
+def test_init_writes_a_tree_that_validates_and_runs(tmp_path: Path) -> None:
+    """Also: a live progress is no concern of a pipe, so stderr stays empty and stdout holds the result alone."""
+    with Command("init", home=tmp_path) as command:
+        command.wait().check(0, "wrote evalfleet.toml", "next: evalfleet eval")
+    with Command("validate", "--json", home=tmp_path) as command:
+        document = command.wait().check(0).document()
+    assert (document["ok"], document["problems"], document["errors"], document["warnings"]) == (True, [], [], [])
+    with Command("eval", home=tmp_path) as command:
+        done = command.wait().check(0)
+    assert done.err == ""
+    lines = done.out.splitlines()
+    assert lines[0].startswith("first  greets-by-name          PASS  2/2")
+    assert lines[1].startswith("first  remembers-and-looks-up  PASS  3/3")
+    assert "evals/results/" in lines[-1]
+
+
+def test_select_context_drafts_trials_and_fresh(tree: Tree) -> None:
+    """SELECT as `CASE/SCENARIO` plays earlier scenarios as context (S9); `--scenarios -` takes drafts, which run alone
+    (S7); the plain command starts anew where nothing is unfinished, `--fresh` always (S34)."""
+    tree.case("talk", CASE)
+    tree.case("other", CASE)
+    plan = tree.run("plan", "talk/counts").check(0, "talk/greets", "context", "2 conversations, 6 turns, 2 of them").out
+    assert tree.run("eval", "--dry-run", "talk/counts").check(0).out == plan
+    files = tree.run("plan", "--files").check(0).out.splitlines()
+    assert files[0] == "agent.py"
+    assert files[-1].startswith("commit ")
+    assert tree.started() == 0
+    assert not (tree.root / ".evalfleet").exists()
+
+    done = tree.run("eval", "ta*/counts", "-k", "1").check(0, "1 scenario: 1 pass", "1 context turn")
+    assert [call[3] for call in tree.calls() if call[1] == "start"] == ["say hello", "say one", "say two"]
+    assert "greets" not in done.out
+
+    draft = b"scenarios:\n  - {id: drafted, user: say maybe, expect: [{final_answer_contains: maybe}]}\n"
+    drafted = tree.run("eval", "--scenarios", "-", "--json", stdin=draft).check(0).document()
+    assert [(s["case"], s["scenario"], s["verdict"]) for s in drafted["scenarios"]] == [("draft", "drafted", "pass")]
+    again = tree.run("eval", "--scenarios", "-", "--json", "--fresh", "-q", stdin=draft).check(0)
+    assert again.err == ""
+    assert again.document()["submission"] != drafted["submission"]
+    assert tree.started() == 5
+
+    listed = json.loads(tree.run("list", "--json").check(0).out)
+    assert [(s["status"], s["words"]) for s in listed] == [
+        ("completed", []),
+        ("completed", []),
+        ("completed", ["ta*/counts"]),
+    ]
+    assert len(tree.run("list").check(0).out.splitlines()) == 3
+
+
+def test_show_and_score_read_an_artifact_without_running_anything(tree: Tree) -> None:
+    """B15's kin: a changed check is scored on what was recorded (S32)."""
+    tree.case("talk", CASE.replace("contains: hello", "contains: goodbye"))
+    tree.run("eval").check(1, 'does not contain "goodbye"')
+    calls = tree.started()
+    shown = tree.run("show").check(0, 'does not contain "goodbye"', "say hello").out
+    assert "talk/greets" in shown
+    tree.run("show", "talk/counts", "--trial", "1").check(0, "say one", "say two", "PASS")
+    tree.run("show", "talk/nothing").check(2, "talk/nothing")
+    tree.case("talk", CASE)
+    tree.run("score", tree.artifact().name).check(0, "was FAIL")
+    tree.run("score", str(tree.artifact()), "--as-recorded").check(1, 'does not contain "goodbye"')
+    document = tree.run("score", tree.artifact().name, "--json").check(0).document()
+    assert document["verdict"] == "pass"
+    assert tree.started() == calls
+
+
+# --- graders and the judge ----------------------------------------------------------------------------------------
+
+JUDGED = """
+scenarios:
+  - {id: good, user: say hello, expect: [{grader: {name: quality.politeness, pass_below: 0.7}}]}
+  - {id: low, user: say go away, expect: [{grader: {name: quality.politeness, pass_below: 0.7}}]}
+  - {id: broken, user: say hello, expect: [{grader: {name: quality.raises}}]}
+"""
+QUALITY = """
+def politeness(t, case, run):
+    answer = t.llm("How polite is this? " + run["final_answer"])
+    return {"pass": True, "score": float(answer), "why": f"the judge says {answer} for {answer.tokens} tokens"}
+
+
+def raises(t, case, run):
+    raise ValueError("no such room")
+"""
+
+
+class JudgeStub(ThreadingHTTPServer):
+    """An OpenAI-compatible endpoint that finds "hello" polite; with another key than it knows it refuses."""
+
+    key = "sk-judge"
+    asked = 0
+
+
+@pytest.fixture
+def judge() -> Iterator[JudgeStub]:
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            stub = self.server
+            assert isinstance(stub, JudgeStub)
+            stub.asked += 1
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.headers["Authorization"] != f"Bearer {stub.key}":
+                self.answer(401, {"error": {"message": "Incorrect API key provided", "code": "invalid_api_key"}})
+                return
+            score = "0.9" if "hello" in asked["messages"][-1]["content"] else "0.2"
+            message = {"role": "assistant", "content": score}
+            usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
+            self.answer(200, {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage})
+
+        def answer(self, status: int, document: dict[str, Any]) -> None:
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with JudgeStub(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_graders_and_a_judge(tree: Tree, judge: JudgeStub) -> None:
+    """S24–S26. A refused key is the operator's: grading stops, exit 3, and nothing is recorded; with the right one the
+    same command grades what was played, or plays what was not, and the judge's tokens are told apart from the spend."""
+    tree.case("talk", JUDGED)
+    tree.grader("quality", QUALITY)
+    url = f"http://127.0.0.1:{judge.server_port}/v1"
+    tree.configure(f'[judge]\nbase_url = "{url}"\nmodel = "small"\napi_key_env = "JUDGE_KEY"\n')
+
+    refused = tree.run("eval", environment={"JUDGE_KEY": "sk-wrong"})
+    refused.check(3, "the judge refused", "evalfleet resume sub_", "missing")
+    assert "sk-wrong" not in refused.out + refused.err
+
+    done = tree.run("eval", environment={"JUDGE_KEY": judge.key})
+    done.check(1, "resuming sub_", "judge apart: 2 calls, 24 tokens")
+    found = {s["scenario"]: (s["verdict"], s["errors"], s["first_failure"] or "") for s in tree.summary()["scenarios"]}
+    assert found["good"] == ("pass", 0, "")
+    assert found["low"][:2] == ("fail", 0)
+    assert "0.2" in found["low"][2]
+    assert "0.7" in found["low"][2]
+    assert found["broken"][:2] == ("fail", 1)
+    assert "ValueError: no such room" in found["broken"][2]
+    scores = {line["scenario"]: line["judge_score"] for line in tree.lines()}
+    assert scores == {"good": "0.9", "low": "0.2", "broken": None}
+    everything = "".join(path.read_text() for path in tree.artifact().rglob("*.json*"))
+    assert judge.key not in everything
+    assert judge.key not in done.out + done.err
+    assert tree.started() == 3, "what was played is found again"
