@@ -45,6 +45,9 @@ QUEUED = Gauge("evalfleet_queue_messages", "Messages that no worker has taken, b
 # -- moved by both ----------------------------------------------------------------------------------------------------
 PUBLISHED = Counter("evalfleet_published_total", "Messages sent by this process, by queue", ["queue"])
 
+CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.apps.worker", "celery.worker.consumer.consumer")
+"""Celery's loggers with a line for each message, or several for each lost connection."""
+
 MOST_CODES = 64
 _codes: set[str] = set()
 _guard = threading.Lock()
@@ -91,5 +94,5 @@ def log_to_stderr(level: str) -> None:
         force=True,  # the command line has set its own before it knew which part this is
     )
     if level.lower() != "debug":
-        for name in ("celery.worker.strategy", "celery.app.trace", "celery.apps.worker", "httpx"):
+        for name in (*CHATTY, "httpx", "httpcore"):
             logging.getLogger(name).setLevel("WARNING")

@@ -167,6 +167,8 @@ def run_worker(
 
     def ready(**_: Any) -> None:
         _on_signals(leave)
+        # Celery turns them on as it starts, and says at each lost connection what a setting of ours will mean one day.
+        warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
         log.info(
             "worker %s takes %s, %d at once%s",
             crew.heart.incarnation,
@@ -185,8 +187,6 @@ def run_worker(
     # Celery advises against root because its tasks may be pickled code of strangers. Ours are JSON that is checked, and
     # the image runs as nobody special; on a laptop it says this to whoever is root there anyway.
     warnings.filterwarnings("ignore", "You're running the worker with superuser privileges", SecurityWarning)
-    # At each lost connection, about a setting that stands in our configuration as it should be.
-    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
     worker = app.Worker(
         pool="threads",
         concurrency=slots,

@@ -1,0 +1,186 @@
+"""The same parts over several processes, as four terminals would start them (issue 2, "The fleet, plainly")."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from pathlib import Path
+from typing import cast
+
+import pytest
+import redis
+
+from evalfleet.ledger import ENDED_TTL_S
+from tests.integration.fleet import ATTEMPTS, CALLS, TOKEN, Broker, Fleet, calls, make_tree, results_of, until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+
+def keys_without_ttl(client: redis.Redis) -> set[str]:
+    """What stays in the broker for ever."""
+    return {key.decode() for key in client.scan_iter("*", count=500) if client.ttl(key) == -1}
+
+
+def test_a_fleet_says_what_one_machine_says_though_a_worker_is_killed(
+    tmp_path: Path, fleet: Fleet, redis_url: str
+) -> None:
+    """Two workers share the work, one is killed with -9 in the middle; nothing is paid twice (I2, I6); then Redis is
+    back at its base line."""
+    alone = make_tree(tmp_path / "alone", nap=0)
+    shared = make_tree(tmp_path / "shared", nap=0.5)
+    fleet.server(shared)
+    fleet.scheduler()
+    doomed = fleet.worker("doomed", "--concurrency", "2")
+    fleet.worker("other", "--concurrency", "2")
+    submission = fleet.submit(shared, "-j", "4")
+    until(lambda: fleet.claimed("doomed") >= 1 and fleet.claimed("other") >= 1, fleet.logs)
+    until(lambda: fleet.metrics("doomed")["evalfleet_conversations_held"] >= 1, fleet.logs)
+    doomed.send(signal.SIGKILL)
+    expected = fleet.run("eval", "--tree", str(alone), "--json")  # meanwhile
+    code, document = fleet.watch(submission)
+
+    assert results_of(document) == results_of(json.loads(expected.stdout))
+    assert code == expected.returncode == 1
+    assert [e["status"] for e in document["evaluations"]] == ["completed", "completed"]
+    assert sum(s["passed"] + s["failed"] for s in document["scenarios"]) == ATTEMPTS
+    assert len(calls(shared)) == CALLS, "a run that a dead worker began is found again, not paid again"
+    assert fleet.metrics("scheduler")["evalfleet_claims_reaped_total"] >= 1
+    assert fleet.metrics("scheduler")["evalfleet_workers_alive"] == 1
+    until(lambda: "in_flight{" not in str(fleet.metrics("scheduler")), lambda: str(fleet.metrics("scheduler")))
+
+    with redis.Redis.from_url(redis_url) as client:
+        until(lambda: not cast(int, client.exists("ef:subs")), fleet.logs)
+        bindings = {
+            f"ef:_kombu.binding{kind}.{q}" for kind in ("", "_permanent") for q in ("run", "grade", "aggregate")
+        }
+        unacked = {"ef:unacked", "ef:unacked_index"}  # what the killed worker had not begun; gone after a day
+        assert keys_without_ttl(client) <= bindings | unacked | {"ef:epoch"}
+        assert cast(int, client.hlen("ef:unacked")) <= 6
+        kept = {key.decode().rpartition(":")[2] for key in client.scan_iter(f"ef:s:{submission}:*")}
+        assert kept <= {"meta", "counts", "givenup"}
+        assert 0 < cast(int, client.ttl(f"ef:s:{submission}:meta")) <= ENDED_TTL_S
+    assert TOKEN not in fleet.logs()
+    assert "Traceback" not in fleet.logs()
+
+
+def test_whoever_leaves_is_replaced_and_watching_changes_nothing(tmp_path: Path, fleet: Fleet) -> None:
+    """Ctrl-C of `watch`; SIGTERM of a scheduler and of a worker: others go on at once, and nothing is paid twice."""
+    tree = make_tree(tmp_path / "tree", nap=1.5)
+    fleet.server(tree)
+    first = fleet.scheduler("first")
+    leaver = fleet.worker("leaver", "--concurrency", "2")
+    fleet.worker("stayer", "--concurrency", "2")
+    submission = fleet.submit(tree, "-j", "4")
+    first.await_line(f"driving {submission}")
+    assert fleet.submit(tree, "-j", "4") == submission, "the same command again is the same submission (S34)"
+
+    watcher = fleet.start("watcher", "watch", submission, "--json")
+    watcher.await_line(f"watching {submission}: {ATTEMPTS} attempts")
+    watcher.send(signal.SIGINT)
+    assert watcher.end() == 130
+    assert f"{submission} goes on" in watcher.log
+
+    first.send(signal.SIGTERM)
+    assert first.end() == 0
+    assert f"{submission} is left as it stands" in first.log
+    second = fleet.scheduler("second")
+    second.await_line(f"driving {submission}")
+
+    until(lambda: fleet.metrics("leaver")["evalfleet_conversations_held"] >= 1, fleet.logs)
+    held = fleet.metrics("leaver")["evalfleet_conversations_held"]
+    leaver.send(signal.SIGTERM)
+    assert leaver.end(10) == 0
+    assert "leaves; what it plays goes back" in leaver.log
+    code, document = fleet.watch(submission)
+    assert (code, document["verdict"]) == (1, "fail")
+    assert len(calls(tree)) == CALLS
+    assert fleet.metrics("second")["evalfleet_claims_reaped_total"] == 0, f"{held} claims were given back, not lost"
+
+
+def test_each_worker_may_do_one_thing_only(tmp_path: Path, private_fleet: Fleet) -> None:
+    fleet = private_fleet
+    tree = make_tree(tmp_path / "tree", nap=0)
+    fleet.server(tree)
+    fleet.scheduler()
+    submission = fleet.submit(tree)
+    watcher = fleet.start("watcher", "watch", submission)
+    watcher.await_line("no worker is alive")
+    for queue in ("run", "grade", "aggregate"):
+        fleet.worker(queue, "--queues", queue)
+    assert watcher.end() == 1
+    assert fleet.claimed("run") == 8
+    assert fleet.metrics("run").get("evalfleet_grade_seconds_count", 0) == 0
+    assert fleet.metrics("grade")["evalfleet_grade_seconds_count"] == 4
+    assert fleet.metrics("aggregate")["evalfleet_batch_attempts_sum"] == ATTEMPTS
+    assert fleet.claimed("grade") == fleet.claimed("aggregate") == 0
+
+
+def test_work_goes_on_after_the_broker_was_away(tmp_path: Path, private_fleet: Fleet, broker: Broker) -> None:
+    """D03: connections are dropped five times, then the broker is killed and comes back after 5 s; without anybody's
+    help messages are taken again, and the liveness file is as old as the silence."""
+    fleet = private_fleet
+    alive = tmp_path / "alive"
+    tree = make_tree(tmp_path / "tree", nap=0.5)
+    fleet.server(tree)
+    fleet.scheduler()
+    worker = fleet.worker("worker", "--concurrency", "2", "--liveness-file", str(alive))
+    until(alive.exists, fleet.logs)
+    submission = fleet.submit(tree, "-j", "2")
+    watcher = fleet.start("watcher", "watch", submission)
+    until(lambda: len(calls(tree)) >= 2, fleet.logs)
+    with redis.Redis.from_url(broker.url) as client:
+        for _ in range(5):
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+            worker.await_line("Connection to broker lost")
+    until(lambda: len(calls(tree)) >= 4, fleet.logs)
+    assert len(calls(tree)) < CALLS, "there is work left for after the fall"
+    broker.part.kill()
+    fell = time.time()
+    watcher.await_line("does not answer")
+    while time.time() < fell + 5:
+        time.sleep(0.2)
+    assert alive.stat().st_mtime < fell + 1, "nothing is taken: no sign of life"
+    broker.start()
+    assert watcher.end(90) == 1
+    assert len(calls(tree)) == CALLS
+    back = time.time()
+    until(lambda: alive.stat().st_mtime > back - 4, fleet.logs)
+    assert "CPendingDeprecationWarning" not in worker.log
+    assert not re.search("Traceback", fleet.logs())
+
+
+def test_a_broker_that_throws_keys_away_is_refused(tmp_path: Path, private_fleet: Fleet) -> None:
+    """D08: by every part, at its start, with the setting's name."""
+    folder = tmp_path / "evicting"
+    folder.mkdir()
+    evicting = Broker(folder, "--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru")
+    fleet = private_fleet
+    tree = make_tree(tmp_path / "tree", nap=0)
+    fleet.environment |= {"EVALFLEET_BROKER_URL": evicting.url, "EVALFLEET_BASE_URL": "http://127.0.0.1:1"}
+    try:
+        for command in (("worker",), ("scheduler",), ("submit", "--tree", str(tree))):
+            done = fleet.run(*command)
+            assert done.returncode == 2
+            assert "allkeys-lru" in done.stderr
+            assert "maxmemory-policy noeviction" in done.stderr
+    finally:
+        evicting.part.kill()
+
+
+def test_submitting_needs_nothing_that_graders_need(tmp_path: Path, private_fleet: Fleet) -> None:
+    """Graders are checked as text (S6): their imports and the interpreter that they run on are the workers' matter."""
+    fleet = private_fleet
+    tree = make_tree(tmp_path / "tree", nap=0)
+    judge = tree / "evals/graders/words.py"
+    judge.write_text("import a_library_that_only_workers_have\n" + judge.read_text())
+    config = tree / "evalfleet.toml"
+    config.write_text(config.read_text() + '\n[graders]\npython = "/opt/only/on/workers/bin/python"\n')
+    fleet.server(tree)
+    fleet.submit(tree)
+    judge.write_text("def other(t):\n    return True\n")
+    refused = fleet.run("submit", "--tree", str(tree), "--state", str(tmp_path / "state"))
+    assert refused.returncode == 2
+    assert "words.few" in refused.stderr
