@@ -1,0 +1,396 @@
+"""One worker process without Celery, against the real server and a real Valkey: what it claims it plays or gives back,
+whatever fails under it (I6–I8); whose trouble a failing judge is (S26)."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import http.server
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import worker.tasks
+from evalfleet.checks.outcome import GraderAnswer
+from evalfleet.contract.client import Client
+from evalfleet.errors import StorageError, TargetUnreachable
+from evalfleet.ledger import JUDGE_ROW, Ledger
+from evalfleet.plan import Attempt, Conversation, Plan, PlannedGraders
+from evalfleet.server.driving import Ended, Sink, Turn
+from evalfleet.settings import Settings
+from tests.server.conftest import TOKEN, Api, ScriptedDriver, serving
+from tests.worker.test_play import failed, never, plan_of, well
+from worker.loop import LoopThread
+from worker.tasks import Crew
+
+pytestmark = pytest.mark.timeout(60)
+
+ONE = "defaults: {trials: 12}\nscenarios:\n  - {id: one, user: a, expect: [no_error: true]}\n"
+GRADED = "defaults: {trials: 12}\nscenarios:\n  - {id: one, user: a, expect: [grader: {name: g.ok}]}\n"
+FIRST = Conversation(0, 0)
+
+
+class Wire:
+    """The messages of a worker, kept."""
+
+    def __init__(self) -> None:
+        self.grades: list[Attempt] = []
+        self.aggregates = 0
+
+    def grade(self, plan: str, attempt: Attempt) -> None:
+        self.grades.append(attempt)
+
+    def aggregate(self, plan: str) -> None:
+        self.aggregates += 1
+
+
+class Stage:
+    def __init__(self, api: Api, valkey: str, folder: Path, *, base_url: str | None = None, slots: int = 4) -> None:
+        self.api, self.wire = api, Wire()
+        environment = {
+            "EVALFLEET_BROKER_URL": valkey,
+            "EVALFLEET_BASE_URL": base_url or api.url,
+            "EVALFLEET_TOKEN": TOKEN,
+            "EVALFLEET_RESULTS_URL": str(folder),
+        }
+        self.crew = Crew(Settings.from_env(environment), self.wire, queues="run,grade,aggregate", slots=slots)
+        self.ledger = self.crew.ledger
+        self.plan: Plan = plan_of(ONE, api.harness_id)
+
+    def books(self, text: str = ONE) -> None:
+        self.plan = plan_of(text, self.api.harness_id)
+        if "grader" in text:
+            graders = PlannedGraders("sha256:" + "0" * 64, None, (), network=False, memory_mb=64, judge=True)
+            self.plan = replace(self.plan, graders=graders)
+        self.ledger.add(self.plan, {})
+
+    async def run(self, conversation: Conversation = FIRST) -> None:
+        await asyncio.to_thread(self.crew.run, self.plan.id, [conversation])
+
+    async def grade(self, attempt: Attempt) -> None:
+        await asyncio.to_thread(self.crew.grade, self.plan.id, attempt)
+
+    def claims(self) -> Mapping[str, str]:
+        return self.ledger.snapshot(self.plan.id).claims
+
+    def gave_up(self) -> dict[str, str]:
+        return {what: why["code"] for what, why in self.ledger.given_up(self.plan.id).items()}
+
+
+@contextlib.asynccontextmanager
+async def staged(folder: Path, valkey: str, **options: Any) -> AsyncIterator[Stage]:
+    with redis.Redis.from_url(valkey) as broker:
+        broker.flushdb()
+    async with serving(folder, ScriptedDriver(well)) as api:
+        stage = Stage(api, valkey, folder, **options)
+        stage.ledger.open_epoch(mine=True)
+        await asyncio.to_thread(stage.crew.start)
+        stage.books()
+        try:
+            yield stage
+        finally:
+            await asyncio.to_thread(stage.crew.stop)
+    with redis.Redis.from_url(valkey) as broker:
+        broker.flushdb()
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, valkey: str) -> AsyncIterator[Stage]:
+    async with staged(tmp_path, valkey) as made:
+        made.crew.heart.every = 0.05
+        made.crew.heart.beat_now()
+        yield made
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end, f"it never came that {what}"
+        await asyncio.sleep(0.02)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, method: str, error: Exception, *, times: int, after: bool) -> None:
+    """Let a ledger's method fail, `after` the broker has carried it out (the answer got lost) or before."""
+    real = getattr(Ledger, method)
+    left = [times]
+
+    def instead(self: Ledger, *args: Any, **kwargs: Any) -> Any:
+        if left[0] == 0:
+            return real(self, *args, **kwargs)
+        left[0] -= 1
+        if after:
+            real(self, *args, **kwargs)
+        raise error
+
+    monkeypatch.setattr(Ledger, method, instead)
+
+
+AWAY = TargetUnreachable("the broker does not answer")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not carried out", "answer lost"])
+async def test_i8_a_claim_that_could_not_be_given_back_is_given_back_by_a_later_beat(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """Its owner lives, so no reaper takes it: it would be waited for without end, and its slot be lost."""
+    failing(monkeypatch, "release", AWAY, times=2, after=after)
+    with contextlib.suppress(TargetUnreachable):
+        await stage.run()
+    await until(lambda: stage.claims() == {}, "the claim went back")
+    assert stage.ledger.snapshot(stage.plan.id).records == {"0:0:0"}
+
+
+async def test_i8_a_claim_whose_answer_got_lost_goes_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, "claim", AWAY, times=1, after=True)
+    with pytest.raises(TargetUnreachable):
+        await stage.run()
+    await until(lambda: stage.claims() == {}, "the claim went back")
+    assert stage.ledger.take_returned(stage.plan.id) == [FIRST]
+    await stage.run()
+    assert stage.ledger.snapshot(stage.plan.id).records == {"0:0:0"}
+
+
+async def test_i3_a_message_that_comes_twice_is_played_once(stage: Stage) -> None:
+    await asyncio.gather(stage.run(), stage.run(), stage.run())
+    assert len(stage.api.driver.turns) == 1
+    assert stage.claims() == {}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_i8_a_grading_that_cannot_be_handed_in_goes_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    stage.books(GRADED)
+    answering(monkeypatch, "answered")
+    await stage.run()
+    [attempt] = stage.wire.grades
+    failing(monkeypatch, "put_record", AWAY, times=1, after=False)
+    failing(monkeypatch, "release_grade", AWAY, times=times - 1, after=False)
+    with contextlib.suppress(TargetUnreachable):
+        await stage.grade(attempt)
+    await until(lambda: stage.ledger.snapshot(stage.plan.id).grading == {}, "the grading went back")
+    await stage.grade(attempt)
+    assert stage.ledger.snapshot(stage.plan.id).records == {"0:0:0"}
+
+
+class Garbage(http.server.BaseHTTPRequestHandler):
+    """A captive portal: 201 to whatever is asked."""
+
+    body = b"<html>welcome</html>"
+    asked = 0
+
+    def do_POST(self) -> None:
+        type(self).asked += 1
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(201)
+        self.send_header("content-length", str(len(self.body)))
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(params=[b"<html>welcome</html>", b'{"status": "ok"}'], ids=["no JSON", "no run"])
+def portal(request: pytest.FixtureRequest) -> Iterator[str]:
+    handler = type("Handler", (Garbage,), {"body": request.param})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+async def test_i8_a_platform_that_answers_garbage_is_given_up_and_not_asked_forever(
+    tmp_path: Path, valkey: str, portal: str
+) -> None:
+    async with staged(tmp_path, valkey, base_url=portal) as stage:
+        await stage.run()
+        assert stage.gave_up() == {"0:0": "unreadable"}
+        assert stage.ledger.take_returned(stage.plan.id) == []
+
+
+async def test_i8_what_we_did_not_foresee_is_given_up_and_not_played_forever(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(worker.tasks, "judge_now", broken)
+    with contextlib.suppress(ZeroDivisionError):
+        await stage.run()
+    assert stage.gave_up() == {"0:0": "our_fault"}
+    assert stage.claims() == {}
+    assert stage.ledger.take_returned(stage.plan.id) == []
+    assert set(stage.ledger.notes(stage.plan.id)) == {"0:0:0"}, "and the artifact says so"
+
+
+async def test_s38_a_stopped_run_is_cancelled_before_its_claim_goes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command waits for the claims: were they gone first, the worker would be ended while it cancels."""
+    going = asyncio.Event()
+
+    async def waits(turn: Turn, sink: Sink) -> Ended:
+        going.set()
+        return await never(turn, sink)
+
+    real = Client.cancel_run
+
+    async def slowly(self: Client, run_id: str, **options: Any) -> dict[str, Any]:
+        await asyncio.sleep(0.3)
+        return await real(self, run_id, **options)
+
+    monkeypatch.setattr(Client, "cancel_run", slowly)
+    stage.api.driver.script = waits
+    running = asyncio.create_task(stage.run())
+    await asyncio.wait_for(going.wait(), 10)
+    stage.ledger.end(stage.plan.id, "stopped", "interrupted", "interrupted")
+    await until(lambda: stage.claims() == {}, "the claim went")
+    page = await stage.api.get("/v2/runs")
+    assert page["data"][0]["status"] in {"cancelling", "cancelled"}
+    await running
+
+
+async def test_s38_leave_running_leaves_the_run(stage: Stage) -> None:
+    going = asyncio.Event()
+
+    async def waits(turn: Turn, sink: Sink) -> Ended:
+        going.set()
+        return await never(turn, sink)
+
+    stage.api.driver.script = waits
+    running = asyncio.create_task(stage.run())
+    await asyncio.wait_for(going.wait(), 10)
+    stage.ledger.end(stage.plan.id, "stopped", "interrupted", "leave_running")
+    await running
+    page = await stage.api.get("/v2/runs")
+    assert page["data"][0]["status"] == "running"
+
+
+async def test_s14_who_plays_a_dead_workers_conversation_has_only_the_tries_that_are_left(stage: Stage) -> None:
+    stage.api.driver.script = lambda _turn, _sink: done(failed("server_lost"))
+    stage.ledger.first_new_try(stage.plan.id, FIRST, 0)  # a worker made try 0, and died
+    await stage.run()
+    first = len(stage.api.driver.turns)
+    assert first == 3
+    stage.ledger.redis.hdel(f"ef:s:{stage.plan.id}:givenup", str(FIRST))  # … and now one dies before it says so
+    await stage.run()
+    assert len(stage.api.driver.turns) == first, "tries 0 to 2 are found again, and there is no fourth"
+    assert stage.gave_up() == {"0:0": "server_lost"}
+
+
+async def done(ended: Ended) -> Ended:
+    return ended
+
+
+async def test_conversations_take_no_more_than_their_places_so_that_grading_and_recording_have_theirs(
+    tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.tasks, "PLACE_S", 0.05)
+    going, release = asyncio.Event(), asyncio.Event()
+
+    async def waits(turn: Turn, sink: Sink) -> Ended:
+        going.set()
+        await release.wait()
+        return await well(turn, sink)
+
+    async with staged(tmp_path, valkey, slots=1) as stage:
+        stage.api.driver.script = waits
+        running = asyncio.create_task(stage.run(Conversation(0, 0)))
+        await asyncio.wait_for(going.wait(), 10)
+        stage.ledger.publish(stage.plan.id, [Conversation(0, 1)])
+        await stage.run(Conversation(0, 1))
+        assert stage.ledger.take_returned(stage.plan.id) == [Conversation(0, 1)]
+        assert stage.ledger.snapshot(stage.plan.id).published == {}
+        release.set()
+        await running
+
+
+async def test_i6_a_heartbeat_outlives_whatever_its_ledger_raises(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heart = stage.crew.heart
+    for error in (StorageError("the broker refuses writes"), redis.ResponseError("something new")):
+        failing(monkeypatch, "beat", error, times=2, after=False)
+        await asyncio.sleep(0.2)
+    await until(lambda: heart.age < 0.2, "it beats again")
+
+
+def test_what_is_handed_to_a_loop_that_has_stopped_is_cancelled_and_nobody_waits_for_it() -> None:
+    loop = LoopThread()
+    loop.stop()
+
+    async def late() -> None:
+        raise AssertionError
+
+    with pytest.raises(concurrent.futures.CancelledError):
+        loop.submit(late()).result(2)
+
+
+# -- the judge -------------------------------------------------------------------------------------------------------
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[str]:
+    """Graders that answer so; the list may be changed meanwhile."""
+    kinds = [kind]
+
+    async def call(_self: Crew, _plan: Plan, name: str, *_: Any) -> GraderAnswer:
+        if kinds[0] == "answered":
+            return GraderAnswer(name, "answered", passed=True, llm_calls=1)
+        return GraderAnswer(name, kinds[0], error="503 from the judge", llm_calls=1)
+
+    monkeypatch.setattr(Crew, "_call_grader", call)
+    return kinds
+
+
+async def test_s26_without_a_judge_an_attempt_is_graded_three_times_and_then_missing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.books(GRADED)
+    answering(monkeypatch, "judge_unavailable")
+    await stage.run()
+    graded = 0
+    while stage.wire.grades:
+        await stage.grade(stage.wire.grades.pop())
+        graded += 1
+    assert graded == 3
+    assert stage.gave_up() == {"0:0:0": "judge_unavailable"}
+    assert set(stage.ledger.notes(stage.plan.id)) == {"0:0:0"}
+
+
+async def test_s26_ten_in_a_row_pause_grading_with_one_message_and_use_up_nobodys_turn(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.books(GRADED)
+    kinds = answering(monkeypatch, "judge_unavailable")
+    for trial in range(12):
+        await stage.run(Conversation(0, trial))
+    attempts = [Attempt(0, 0, trial) for trial in range(12)]
+    for attempt in attempts:
+        await stage.grade(attempt)
+    assert stage.gave_up() == {}
+    assert len(stage.ledger.snapshot(stage.plan.id).plays) == 12
+    said = [r.getMessage() for r in caplog.records if "in a row" in r.getMessage()]
+    assert said == [
+        f"{JUDGE_ROW} gradings in a row had no judge; grading pauses: judge_unavailable: 503 from the judge"
+    ]
+    kinds[0] = "answered"
+    await stage.grade(attempts[0])
+    assert stage.ledger.snapshot(stage.plan.id).records == frozenset(), "it is paused"
+    stage.ledger.redis.delete(f"ef:s:{stage.plan.id}:judge")  # half a minute later
+    for attempt in attempts:
+        await stage.grade(attempt)
+    assert len(stage.ledger.snapshot(stage.plan.id).records) == 12
+    meta = stage.ledger.meta(stage.plan.id)
+    assert meta is not None
+    assert meta.judge_trouble == ""
