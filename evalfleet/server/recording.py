@@ -6,6 +6,7 @@ another run for it is 409 `attempt_conflict`; anything new after the end is refu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -94,6 +95,7 @@ def _look_through(
     found = _Batch([], [], [], [])
     known_runs = _runs(connection, account, sorted({attempt.run_id for attempt in batch}))
     in_batch: dict[tuple[int, int], str] = {}
+    scorer = json.loads(row.scorer) if row.scorer is not None else {}
     at = now()
     for number, attempt in enumerate(batch):
         pointer = f"/attempts/{number}"
@@ -118,6 +120,7 @@ def _look_through(
             found.conflicts.append(field(f"{pointer}/run_id", reason, "attempt_conflict"))
         elif recorded is None:
             chat_id = _evidence(known_runs.get(attempt.run_id), row, pointer, found.problems)
+            found.problems += _foreign_scorer(scorer, attempt, pointer)
             in_batch[place] = attempt.run_id
             found.rows.append(_attempt_row(row.id, case.position, attempt, chat_id, at))
         found.results.append(f'{{"case_id":"{case.id}","attempt_index":{attempt.index},"status":"{status}"}}')
@@ -148,6 +151,20 @@ def _evidence(run: Any, row: Any, pointer: str, problems: list[ProblemField]) ->
         problems.append(field(f"{pointer}/run_id", reason or "", "invalid_run"))
         return ""
     return str(run.chat_id)
+
+
+def _foreign_scorer(scorer: dict[str, Any], attempt: NewAttempt, pointer: str) -> list[ProblemField]:
+    """What of the attempt's scorer is not the evaluation's, as far as the evaluation has named one."""
+    pairs = (("id", attempt.scorer_id), ("version", attempt.scorer_version))
+    return [
+        field(
+            f"{pointer}/scorer_{part}",
+            f"the evaluation's scorer has the {part} {scorer[part]!r}"[:300],
+            "invalid_scorer",
+        )
+        for part, given in pairs
+        if scorer.get(part) and scorer[part] != given
+    ]
 
 
 def _attempt_row(evaluation_id: str, position: int, attempt: NewAttempt, chat_id: str, at: str) -> dict[str, Any]:

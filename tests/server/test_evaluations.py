@@ -59,8 +59,8 @@ def attempt(key: str, index: int, run: dict[str, Any], verdict: str = "passed", 
         "attempt_index": index,
         "run_id": run["id"],
         "verdict": verdict,
-        "scorer_id": "s",
-        "scorer_version": "1",
+        "scorer_id": "compute-contract",
+        "scorer_version": "v1",
         **more,
     }
 
