@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from evalfleet.errors import TargetUnreachable
-from evalfleet.ledger import Claimed, Ledger
+from evalfleet.ledger import JUDGE_ROW, Claimed, Ledger
 from evalfleet.plan import Attempt, Conversation, Plan
 from scheduler.dispatch import Dispatcher, Ended, drive
 from tests.test_ledger import make_plan
@@ -269,3 +269,49 @@ def test_driving_ends_with_the_submission(scene: Scene) -> None:
     scene.ledger.end(scene.plan.id, "stopped", "out of money", "out_of_funds")
     ended = drive(scene.dispatcher, tick=lambda _progress, _note: False, every=0.01)
     assert (ended.state, ended.reason, ended.code) == ("stopped", "out of money", "out_of_funds")
+
+
+def test_what_is_noted_of_given_up_attempts_calls_the_aggregator_once(scene: Scene) -> None:
+    for _ in range(3):
+        scene.step()
+        conversation = scene.take()
+        scene.ledger.give_up(scene.plan.id, conversation, "the platform is down", "target_unreachable")
+        scene.ledger.release(scene.plan.id, conversation, "w", played=True)
+    scene.ledger.put_note(scene.plan.id, "0:0:2", b"{}")
+    for _ in range(20):
+        scene.step(0.5)
+    assert scene.wire.aggregates == 1
+
+
+def test_s26_a_pause_for_want_of_a_judge_is_said_and_ends_as_a_stall_with_that_reason(scene: Scene) -> None:
+    scene.step()
+    conversation = scene.take()
+    for attempt in scene.plan.attempts(conversation):
+        scene.ledger.put_play(scene.plan.id, attempt, b"{}")
+    scene.ledger.release(scene.plan.id, conversation, "w", played=True)
+    scene.play(scene.take())
+    for _ in range(JUDGE_ROW):
+        scene.ledger.judge_failed(scene.plan.id, "503 from the judge")
+    scene.step()
+    assert scene.dispatcher.note == "grading is paused, the judge failed 10 times in a row: 503 from the judge"
+    scene.play(scene.take())
+    for _ in range(4):
+        scene.step(scene.plan.limits.stall)
+    ended = scene.step()
+    assert ended is not None
+    assert (ended.state, ended.code) == ("stopped", "stalled")
+    assert "503 from the judge" in ended.reason
+
+
+def test_driving_that_ends_for_a_full_broker_ends_the_submission_too(scene: Scene) -> None:
+    """Else it is dropped by its scheduler, played on by its workers and waited for by everybody else."""
+    scene.dispatcher.clock = time.monotonic
+    scene.ledger.redis.config_set("maxmemory", "1")
+    try:
+        ended = drive(scene.dispatcher, tick=lambda _progress, _note: False, every=0.01)
+    finally:
+        scene.ledger.redis.config_set("maxmemory", "0")
+    assert (ended.state, ended.code) == ("stopped", "StorageError")
+    meta = scene.ledger.meta(scene.plan.id)
+    assert meta is not None
+    assert meta.state == "stopped"

@@ -16,7 +16,7 @@ from evalfleet.artifact import append_segment, attempts_index, read_segments, wr
 from evalfleet.checks.outcome import judge
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
-from evalfleet.errors import StorageError, TargetUnreachable
+from evalfleet.errors import ProblemAnswer, StorageError, TargetUnreachable
 from evalfleet.ledger import Ledger, Meta
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import FolderResults
@@ -94,9 +94,9 @@ class Stage:
         attempt, line = await self.judge(trial)
         self.ledger.put_record(self.plan.id, attempt, jsontext.dumps(line), line["outcome"])
 
-    async def aggregate(self) -> None:
-        """A fresh aggregator, as another process would have."""
-        aggregator = Aggregator(self.ledger, self.plan, self.store, self.recorder)
+    async def aggregate(self, aggregator: Aggregator | None = None) -> None:
+        """A fresh aggregator, as another process would have, unless the worker's own is given."""
+        aggregator = aggregator or Aggregator(self.ledger, self.plan, self.store, self.recorder)
         self.ledger.redis.delete(f"{self.ledger.prefix}lock:aggregate:{self.plan.id}")  # a dead one's runs out
         await asyncio.to_thread(aggregator.run, uuid.uuid4().hex, threading.Event())
 
@@ -267,3 +267,72 @@ async def test_only_one_aggregator_is_at_work_for_a_submission(stage: Stage) -> 
     aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder)
     await asyncio.to_thread(aggregator.run, "another", threading.Event())
     assert stage.recorder.sent == []
+
+
+async def test_s35_what_a_conflict_does_not_name_stays_ours(stage: Stage) -> None:
+    """An attempt that is recorded with *our* run, by an aggregator that died, is not somebody else's."""
+    ours, line = await stage.judge(0)
+    other, theirs = await stage.judge(1)
+    await stage.client.record_attempts(stage.evaluation, [wire_attempt(stage.plan, ours, line)])
+    await stage.client.record_attempts(stage.evaluation, [wire_attempt(stage.plan, other, theirs)])
+    stage.ledger.put_record(stage.plan.id, ours, jsontext.dumps(line), "passed")
+    replayed = {**theirs, "run_id": (await stage.judge(2))[1]["run_id"]}
+    stage.ledger.put_record(stage.plan.id, other, jsontext.dumps(replayed), "passed")
+    await stage.aggregate()
+    index = attempts_index(stage.store, stage.plan.artifact)
+    assert [index[("c", "one", trial)].elsewhere for trial in (0, 1)] == [False, True]
+    assert stage.ledger.records(stage.plan.id) == {}
+
+
+async def test_a_replay_that_died_is_still_asked_for(stage: Stage) -> None:
+    await stage.put(0)
+    stage.recorder.before = die
+    with pytest.raises(Died):
+        await stage.aggregate()
+    stage.ledger.forget(stage.plan.id)
+    stage.ledger.add(stage.plan, {}, replay=True)
+    with pytest.raises(Died):
+        await stage.aggregate()
+    stage.recorder.before = lambda: None
+    await stage.aggregate()
+    assert await stage.recorded() == [0]
+    assert stage.ledger.asked_replay(stage.plan.id) is None
+
+
+async def test_a_worker_that_completed_it_before_says_so_again_to_the_next_command(stage: Stage) -> None:
+    """A worker outlives commands; what it remembers of the last one must not keep the next one waiting."""
+    aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder)
+    for trial in range(3):
+        await stage.put(trial)
+    await stage.aggregate(aggregator)
+    assert stage.meta.state == "completed"
+    stage.ledger.add(stage.plan, {}, replay=True)
+    await stage.aggregate(aggregator)
+    assert stage.meta.state == "completed"
+
+
+async def test_an_evaluation_that_was_cancelled_while_nothing_waited_ends_the_submission(stage: Stage) -> None:
+    await stage.client.cancel_evaluation(stage.evaluation)
+    stage.ledger.ask_replay(stage.plan.id)
+    await stage.aggregate()
+    assert (stage.meta.state, stage.meta.code) == ("stopped", "evaluation_cancelled")
+
+
+@pytest.mark.parametrize(("status", "ends"), [(400, True), (413, True), (422, True), (429, False), (503, False)])
+async def test_a_batch_that_is_refused_for_good_ends_the_submission_with_the_reason(
+    stage: Stage, status: int, ends: bool
+) -> None:
+    def refuse() -> None:
+        raise ProblemAnswer(status, "some_code", "it is not to be had")
+
+    await stage.put(0)
+    stage.recorder.before = refuse
+    if ends:
+        await stage.aggregate()
+        assert (stage.meta.state, stage.meta.code) == ("stopped", "some_code")
+        assert "it is not to be had" in stage.meta.reason
+    else:
+        with pytest.raises(ProblemAnswer):
+            await stage.aggregate()
+        assert stage.meta.state == "running"
+    assert len(stage.ledger.records(stage.plan.id)) == 1

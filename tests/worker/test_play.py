@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import pytest
 import worker.play
 from evalfleet.checks.case import parse_case
 from evalfleet.checks.outcome import Meaning
-from evalfleet.contract.client import Client
-from evalfleet.errors import HarnessMoved
+from evalfleet.contract.client import Client, Created
+from evalfleet.errors import HarnessMoved, ProblemAnswer
 from evalfleet.plan import (
     Attempt,
     Conversation,
@@ -343,3 +343,81 @@ async def test_s8_trials_never_share_a_chat(stage: Stage) -> None:
     await asyncio.gather(stage.play(plan, trial=0), stage.play(plan, trial=1))
     chats = {turn.metadata["evalfleet.trial"]: turn.chat_id for turn in stage.api.driver.turns}
     assert len(set(chats.values())) == 2
+
+
+class Refusing(Client):
+    """The real client, whose second launch is refused by the platform."""
+
+    refusal: ProblemAnswer
+
+    async def create_run(self, body: Mapping[str, Any], *, key: str, deadline: float | None = None) -> Created:
+        if "chat_id" in body:
+            raise self.refusal
+        return await super().create_run(body, key=key, deadline=deadline)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "whose"),
+    [
+        (409, "chat_ended", "agent"),
+        (404, "not_found", "agent"),
+        (422, "validation_failed", "agent"),
+        (409, "idempotency_key_in_flight", "launch_refused"),
+        (409, "idempotency_key_conflict", "launch_refused"),
+        (422, "harness_not_runnable", "harness_not_runnable"),
+        (429, "rate_limited", "launch_refused"),
+        (402, "insufficient_balance", "insufficient_balance"),
+    ],
+)
+async def test_s8_s17_only_a_refusal_to_go_on_with_the_chat_is_the_agents(
+    stage: Stage, status: int, code: str, whose: str
+) -> None:
+    """After a failed turn: what the platform says of our request, of money or of the harness is no verdict."""
+    stage.api.driver.script = script(failed("agent_exit"))
+    async with Refusing(stage.api.url, TOKEN) as refusing:
+        refusing.refusal = ProblemAnswer(status, code, "no")
+        stage.client = refusing
+        try:
+            gave_up = await stage.play(plan_of(TWO, stage.api.harness_id))
+            seen = gave_up.code if gave_up is not None else "agent"
+        except StopSubmission as stop:
+            seen = stop.code
+    assert seen == whose
+    assert bool(stage.played) == (whose == "agent")
+
+
+async def test_s17_a_usage_window_that_is_used_up_stops_with_the_time_it_resets_at(stage: Stage) -> None:
+    async with Refusing(stage.api.url, TOKEN) as refusing:
+        refusing.refusal = ProblemAnswer(429, "usage_window_exceeded", "spent", retry_after=5400, quota=True)
+        stage.client = refusing
+        with pytest.raises(StopSubmission, match=r"spent \(it resets in 5400 s, at 20..-..-.. ..:.. UTC\)"):
+            await stage.play(plan_of(TWO, stage.api.harness_id))
+
+
+class Slow(Client):
+    """The real client, which hears late that its run was created."""
+
+    created: asyncio.Event
+
+    async def create_run(self, body: Mapping[str, Any], *, key: str, deadline: float | None = None) -> Created:
+        answer = await super().create_run(body, key=key, deadline=deadline)
+        self.created.set()
+        await asyncio.sleep(0.3)
+        return answer
+
+
+@pytest.mark.parametrize(("stopped", "status"), [(True, {"cancelling", "cancelled"}), (False, {"queued", "running"})])
+async def test_s38_a_run_whose_launch_was_under_way_is_cancelled_with_the_rest(
+    stage: Stage, stopped: bool, status: set[str]
+) -> None:
+    stage.api.driver.script = never
+    async with Slow(stage.api.url, TOKEN) as slow:
+        slow.created = asyncio.Event()
+        stage.client = slow
+        task = asyncio.create_task(stage.play(plan_of(TWO, stage.api.harness_id), cancel_on_leave=lambda: stopped))
+        await asyncio.wait_for(slow.created.wait(), 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    page = await stage.api.get("/v2/runs")
+    assert page["data"][0]["status"] in status
