@@ -24,6 +24,7 @@ DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"] == "evalfleet"}
+WORKER_FLAGS = ("QUEUES", "CONCURRENCY", "LIVENESS_FILE")
 FILLED_IN = {"EVALFLEET_TOKEN": "token-of-24-letters-or-so", "EVALFLEET_TREE": "/tree"}
 
 
@@ -143,3 +144,12 @@ def test_the_images_python_is_one_that_we_support() -> None:
     }
     assert minors <= {11, 12, 13, 14}
     assert len(minors) == 1, "the wheel is built with the Python that runs it"
+
+
+def test_the_page_on_fleets_names_every_setting_that_a_person_gives() -> None:
+    page = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
+    settings = page.split("## Settings")[1].split("\n## ")[0]
+    for name in set(VARIABLES) - {"EVALFLEET_LIFELINE_FD"}:
+        assert f"`{name}`" in settings, name
+    for variable in re.findall(r"`(EVALFLEET_\w+)`", settings):
+        assert variable in VARIABLES or variable in {f"EVALFLEET_{flag}" for flag in WORKER_FLAGS}, variable

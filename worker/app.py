@@ -295,7 +295,7 @@ def _parser() -> argparse.ArgumentParser:
         "--concurrency",
         default=environ.get("EVALFLEET_CONCURRENCY") or str(AT_ONCE),
         metavar="N",
-        help=f"conversations, gradings and recordings at once, about (default: {AT_ONCE})",
+        help=f"conversations at once; {EXTRA_SLOTS} more threads grade and record (default: {AT_ONCE})",
     )
     add("--metrics-port", metavar="PORT", help="Prometheus metrics; 0 takes a free port (EVALFLEET_METRICS_PORT)")
     add(

@@ -1,0 +1,158 @@
+"""How a worker starts: its words, its refusals, and that nothing of a secret is shown."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evalfleet.errors import CredentialError, SettingError
+from evalfleet.settings import Settings
+from worker.app import check_environment, main, read_queues
+
+SECRETS = {"EVALFLEET_TOKEN": "a-token-nobody-may-see", "SPLOX_API_KEY": "a-key-nobody-may-see"}
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in list(os.environ):
+        if name.startswith(("EVALFLEET_", "SPLOX_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("EVALFLEET_BROKER_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("EVALFLEET_RESULTS_URL", str(tmp_path))
+    monkeypatch.setenv("EVALFLEET_BASE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("EVALFLEET_TOKEN", SECRETS["EVALFLEET_TOKEN"])
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "message"),
+    [
+        pytest.param(
+            ["--concurrency", "0"], {}, "--concurrency: must be a whole number from 1 to 1000, not '0'", id="0"
+        ),
+        pytest.param(["--concurrency", "abc"], {}, "--concurrency: must be a whole number", id="no number"),
+        pytest.param(["--concurrency", "-1"], {}, "--concurrency: must be a whole number", id="negative"),
+        pytest.param(["--concurrency", "1.5"], {}, "--concurrency: must be a whole number", id="a fraction"),
+        pytest.param([], {"EVALFLEET_CONCURRENCY": "abc"}, "must be a whole number", id="by variable"),
+        pytest.param(["--queues", "run,walk"], {}, "walk is no queue; choose from run, grade, aggregate", id="queue"),
+        pytest.param(["--queues", ","], {}, "nothing is no queue", id="no queue"),
+        pytest.param([], {"EVALFLEET_QUEUES": "celery"}, "celery is no queue", id="queue by variable"),
+        pytest.param(["--metrics-port", "70000"], {}, "--metrics-port: must be a whole number from 0", id="port"),
+        pytest.param([], {"EVALFLEET_LOG_LEVEL": "loud"}, "EVALFLEET_LOG_LEVEL: must be one of", id="level"),
+        pytest.param([], {"EVALFLEET_BROKER_URL": "amqp://h"}, "EVALFLEET_BROKER_URL: must begin", id="scheme"),
+        pytest.param([], {"EVALFLEET_BROKER_URL": ""}, "EVALFLEET_BROKER_URL: is not set", id="no broker"),
+        pytest.param([], {"EVALFLEET_RESULTS_URL": ""}, "EVALFLEET_RESULTS_URL: is not set", id="no results"),
+        pytest.param([], {"EVALFLEET_RESULTS_URL": "s3://bucket"}, "EVALFLEET_RESULTS_URL: s3://", id="no folder"),
+        pytest.param([], {"EVALFLEET_BASE_URL": ""}, "EVALFLEET_BASE_URL: is not set", id="no server"),
+        pytest.param([], {"EVALFLEET_TOKEN": ""}, "EVALFLEET_TOKEN is not set", id="no token"),
+    ],
+)
+def test_a_start_that_cannot_work_is_refused_in_one_line(
+    arguments: list[str],
+    variables: dict[str, str],
+    message: str,
+    environment: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        environment.setenv(name, value)
+    assert main(arguments) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("evalfleet worker: ")
+    assert message in shown
+    assert shown.count("\n") == 1
+    assert SECRETS["EVALFLEET_TOKEN"] not in shown
+
+
+def test_the_help_says_what_every_flag_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    for flag in ("--queues", "--concurrency", "--metrics-port", "--liveness-file", "--ready-file"):
+        line = next(line for line in shown.splitlines() if line.strip().startswith(flag))
+        assert len(line.split("  ")[-1]) > 10, f"{flag} is not explained"
+
+
+@pytest.mark.parametrize(
+    ("queues", "more", "refused"),
+    [
+        pytest.param(("run",), {}, None, id="playing needs no results folder"),
+        pytest.param(("grade",), {}, SettingError, id="grading reads the graders from it"),
+        pytest.param(("aggregate",), {}, SettingError, id="recording writes evidence to it"),
+        pytest.param(("run",), {"token": None}, CredentialError, id="our server needs its token"),
+        pytest.param(
+            ("run",), {"token": None, "base_url": None, "splox_api_key": "k"}, None, id="a platform needs a key"
+        ),
+        pytest.param(("run",), {"token": None, "splox_api_key": "k"}, CredentialError, id="half of our server's"),
+    ],
+)
+def test_each_role_needs_what_it_uses(
+    queues: tuple[str, ...], more: dict[str, str | None], refused: type[Exception] | None
+) -> None:
+    values = {"broker_url": "redis://127.0.0.1/0", "base_url": "http://127.0.0.1:1", "token": "t", **more}
+    settings = Settings(**values)  # type: ignore[arg-type]
+    if refused is None:
+        check_environment(settings, queues)
+    else:
+        with pytest.raises(refused):
+            check_environment(settings, queues)
+
+
+def test_queues_are_read_once_each_and_in_order() -> None:
+    assert read_queues(" grade, run,grade ") == ("grade", "run")
+
+
+def test_a_broker_that_is_not_there_is_named_without_its_password(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment.setenv("EVALFLEET_BROKER_URL", "redis://user:hunter2@127.0.0.1:1/0")
+    assert main([]) == 3
+    shown = capsys.readouterr().err
+    assert "the broker 127.0.0.1:1 does not answer" in shown
+    assert "hunter2" not in shown
+
+
+@pytest.mark.e2e
+def test_at_debug_no_secret_is_logged_and_root_is_not_scolded(valkey: str, tmp_path: Path) -> None:
+    """From start to SIGTERM, at the most talkative level."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("EVALFLEET_", "SPLOX_"))}
+    variables = {
+        "EVALFLEET_BROKER_URL": valkey,
+        "EVALFLEET_RESULTS_URL": str(tmp_path),
+        "EVALFLEET_BASE_URL": "http://127.0.0.1:1",
+        "EVALFLEET_LOG_LEVEL": "debug",
+        **SECRETS,
+    }
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "worker", "--concurrency", "1"],
+        env=clean | variables,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            seen = []
+            for line in process.stdout:
+                seen.append(line)
+                if " takes run,grade,aggregate, 1 at once" in line:
+                    process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0, "".join(seen)
+        finally:
+            process.kill()
+    log = "".join(seen)
+    assert "leaves; what it plays goes back" in log
+    assert "SecurityWarning" not in log
+    for secret in SECRETS.values():
+        assert secret not in log
