@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import redis
 
+import worker.heartbeat
 import worker.tasks
 from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.contract.client import Client
@@ -28,6 +29,7 @@ from evalfleet.settings import Settings
 from tests.server.conftest import TOKEN, Api, ScriptedDriver, serving
 from tests.worker.test_play import failed, never, plan_of, well
 from worker.loop import LoopThread
+from worker.play import Player
 from worker.tasks import Crew
 
 pytestmark = pytest.mark.timeout(60)
@@ -337,7 +339,7 @@ def test_what_is_handed_to_a_loop_that_has_stopped_is_cancelled_and_nobody_waits
         loop.submit(late()).result(2)
 
 
-# -- the judge -------------------------------------------------------------------------------------------------------
+# -- the judge
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[str]:
@@ -394,3 +396,42 @@ async def test_s26_ten_in_a_row_pause_grading_with_one_message_and_use_up_nobody
     meta = stage.ledger.meta(stage.plan.id)
     assert meta is not None
     assert meta.judge_trouble == ""
+
+
+# -- a broker that is silent
+
+
+async def test_i6_a_worker_whose_broker_is_silent_stops_what_it_plays_and_it_is_fed_again(
+    tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silent, not gone: a heartbeat that waited as patiently as a command would learn it a minute too late."""
+    monkeypatch.setattr(worker.tasks, "ANSWER_S", 0.2)
+    monkeypatch.setattr(worker.heartbeat, "UNCONFIRMED_S", 0.6)
+    left = asyncio.Event()
+
+    async def waits(turn: Turn, sink: Sink) -> Ended:
+        return await never(turn, sink)
+
+    real = Player.play
+
+    async def play(self: Any) -> Any:
+        try:
+            return await real(self)
+        finally:
+            left.set()
+
+    monkeypatch.setattr(Player, "play", play)
+    async with staged(tmp_path, valkey) as stage:
+        stage.crew.heart.every = 0.1
+        stage.crew.heart.beat_now()
+        stage.api.driver.script = waits
+        running = asyncio.create_task(stage.run())
+        await until(lambda: stage.crew.heart.held == 1 and stage.api.driver.now == 1, "it plays")
+        with redis.Redis.from_url(valkey) as broker:
+            broker.execute_command("CLIENT", "PAUSE", 3000, "ALL")
+        began = time.monotonic()
+        await asyncio.wait_for(left.wait(), 10)
+        assert time.monotonic() - began < 2.5, "it was left while the broker was silent"
+        await running
+        await until(lambda: stage.claims() == {}, "the claim went back")
+        assert stage.ledger.take_returned(stage.plan.id) == [FIRST]
