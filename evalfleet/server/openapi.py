@@ -58,7 +58,7 @@ _TIMES: Final = {"type": "string", "format": "date-time"}
 
 def _statuses(words: frozenset[str]) -> Document:
     one = "|".join(sorted(words))
-    return _query("status", {"type": "string", "pattern": f"^({one})(,({one}))*$"}, description="with commas")
+    return _query("status", {"type": "string", "pattern": f"^(({one})(,({one}))*)?$"}, description="with commas")
 
 
 def _key(*, required: bool) -> Document:
@@ -154,7 +154,7 @@ def _runs() -> dict[str, Document]:
     }
     listing = (
         _statuses(RUN_STATUSES),
-        _query("harness_id", given("h")),
+        _query("harness_id", given("h", empty=True)),
         _query("created_after", _TIMES),
         _query("created_before", _TIMES),
         _CURSOR,
@@ -254,7 +254,7 @@ def _harnesses() -> dict[str, Document]:
 
 
 def _interactions() -> dict[str, Document]:
-    listing = (_query("status", {"type": "string"}), _query("run_id", given("run")), _CURSOR, _limit())
+    listing = (_query("status", {"type": "string"}), _query("run_id", given("run", empty=True)), _CURSOR, _limit())
     return _tagged(
         "interactions",
         {
@@ -280,7 +280,7 @@ def _evaluations() -> dict[str, Document]:
     one = "/v2/evaluations/{evaluation_id}"
     listing = (
         _query("harness_commit", COMMIT, description="this or harness_id"),
-        _query("harness_id", given("h"), description="this or harness_commit"),
+        _query("harness_id", given("h", empty=True), description="this or harness_commit"),
         _statuses(EVALUATION_STATUSES),
         _CURSOR,
         _limit(),

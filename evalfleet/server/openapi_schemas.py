@@ -20,9 +20,12 @@ def public(prefix: str) -> Schema:
     return {"type": "string", "pattern": f"^{prefix}_[0-9A-HJKMNP-TV-Z]{{26}}$"}
 
 
-def given(prefix: str) -> Schema:
-    """An id as it is taken: ours in either case, or a raw UUID."""
-    return {"type": "string", "description": f"a {prefix}_ id, or its UUID", "minLength": 1, "maxLength": 1000}
+def given(prefix: str, *, empty: bool = False) -> Schema:
+    """An id as it is taken: as we write it in either case, or a raw UUID. `empty`: "" counts as absent."""
+    ours = f"{prefix}_[0-7ILOilo][0-9A-TV-Za-tv-z]{{25}}"
+    uuid = "[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+    pattern = f"^({ours}|{uuid}{'|' if empty else ''})$"
+    return {"type": "string", "description": f"a {prefix}_ id, or its UUID", "pattern": pattern}
 
 
 TIME: Final[Schema] = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$"}
