@@ -2,8 +2,9 @@
 
     running ──complete──> completed        running ──cancel──> cancelled
 
-Every change is one write. Complete and cancel count everything anew from the attempts and the runs' chats (S30). What
-comes in between is in `recording`.
+Every change is one write, which holds the evaluation's row locked from its first look to its commit: batches, complete
+and cancel follow one another, at however many servers they come in. Complete and cancel count everything anew from the
+attempts and the runs' chats (S30). What comes in between is in `recording`.
 """
 
 from __future__ import annotations
@@ -134,6 +135,7 @@ def _version(connection: Connection, harness_id: str, commit: str | None, pointe
 _ONE: Final = select(*FULL).where(
     evaluations.c.id == bindparam("p_evaluation"), evaluations.c.account == bindparam("p_account")
 )
+_ONE_LOCKED: Final = _ONE.with_for_update()
 _CASES: Final = (
     select(
         evaluation_cases.c.position,
@@ -147,9 +149,10 @@ _CASES: Final = (
 )
 
 
-def row_of(connection: Connection, account: str, evaluation_id: str) -> Any:
-    """The evaluation's row, or 404."""
-    row = connection.execute(_ONE, {"p_evaluation": evaluation_id, "p_account": account}).first()
+def row_of(connection: Connection, account: str, evaluation_id: str, *, locked: bool = False) -> Any:
+    """The evaluation's row, or 404. `locked`: nobody else changes it or its attempts before this write has ended."""
+    query = _ONE_LOCKED if locked else _ONE
+    row = connection.execute(query, {"p_evaluation": evaluation_id, "p_account": account}).first()
     if row is None:
         raise not_found("evaluation")
     return row
@@ -194,7 +197,7 @@ def store_tally(connection: Connection, evaluation_id: str, tally: Tally, **more
 
 def complete(connection: Connection, account: str, evaluation_id: str) -> Answer:
     """Idempotent once completed; 409 while attempts are missing, naming the cases, and for a cancelled one."""
-    row = row_of(connection, account, evaluation_id)
+    row = row_of(connection, account, evaluation_id, locked=True)
     if row.status == "running":
         cases = cases_of(connection, evaluation_id)
         lacking = [case for case in cases if MISSING in case.verdicts]
@@ -220,7 +223,7 @@ def complete(connection: Connection, account: str, evaluation_id: str) -> Answer
 
 def cancel(connection: Connection, account: str, evaluation_id: str) -> bytes:
     """Idempotent; keeps what is recorded. 409 for a completed one."""
-    row = row_of(connection, account, evaluation_id)
+    row = row_of(connection, account, evaluation_id, locked=True)
     if row.status == "running":
         _end(connection, row, "cancelled")
     elif row.status != "cancelled":

@@ -1,7 +1,8 @@
 """How does something that happened to a run become rows: an event with its number, a message, an output?
 
 Everything about a run goes through `append`: inside one write it takes the next numbers (from 1, without gaps), inserts
-the rows and moves the run on. What it returns is what the streams are woken with after the commit.
+the rows and moves the run on. Taking the numbers locks the run's row, so two writers follow one another, and nothing is
+added to a run that has ended. What it returns is what the streams are woken with after the commit.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, insert, update
 
 from evalfleet.contract.ids import new_id
+from evalfleet.errors import StorageError
 from evalfleet.server.cursors import event_cursor
 from evalfleet.server.documents import now, text_of
 from evalfleet.server.schema import events, messages, outputs, runs
 
 TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
-STATUSES: Final = frozenset({"queued", "running", "waiting", "cancelling"}) | TERMINAL
+OPEN: Final = frozenset({"queued", "running", "waiting", "cancelling"})
+STATUSES: Final = OPEN | TERMINAL
 
 _INSERT_EVENTS: Final = insert(events)
 _INSERT_MESSAGES: Final = insert(messages)
@@ -58,11 +61,15 @@ Entry = Event | Message | Output
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What a write put into a run's journal: numbered frames for its streams, and whether the run is over."""
+    """What a write put into a run's journal: numbered frames for its streams, and the run's status if it is new."""
 
     run_id: str
     frames: tuple[tuple[int, bytes], ...]
-    over: bool
+    status: str | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.status in TERMINAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +142,11 @@ def frame_of(cursor: str, kind: str, doc: str) -> bytes:
 def append(
     connection: Connection, run_id: str, entries: Sequence[Entry], changes: Mapping[str, Any] | None = None
 ) -> Appended:
-    """Add `entries` to a run and set `changes` (columns of `runs`). The run must exist."""
+    """Add `entries` to a run and set `changes` (columns of `runs`). StorageError for a run that has ended.
+
+    Who moves a run on looks at its status first, under the row's lock; only a report of an agent can come too late,
+    after another server took this one for dead.
+    """
     new_messages = sum(isinstance(entry, Message) for entry in entries)
     new_outputs = sum(isinstance(entry, Output) for entry in entries)
     values: dict[str, Any] = {"updated_at": now(), **(changes or {})}
@@ -148,7 +159,9 @@ def append(
             "p_outputs": new_outputs,
             **{f"v_{name}": value for name, value in values.items()},
         },
-    ).one()
+    ).first()
+    if row is None:
+        raise StorageError(f"{run_id} has ended meanwhile: another server took this one for dead, or ended the run")
     rows = rows_of(
         run_id,
         entries,
@@ -157,7 +170,7 @@ def append(
         output=row.last_output - new_outputs,
     )
     rows.insert(connection)
-    return Appended(run_id, rows.frames, over=values.get("status") in TERMINAL)
+    return Appended(run_id, rows.frames, values.get("status"))
 
 
 _statements: dict[frozenset[str], Any] = {}
@@ -169,7 +182,7 @@ def _advance(columns: frozenset[str]) -> Any:
     if statement is None:
         statement = (
             update(runs)
-            .where(runs.c.id == bindparam("p_run"))
+            .where(runs.c.id == bindparam("p_run"), runs.c.completed_at.is_(None))
             .values(
                 last_sequence=runs.c.last_sequence + bindparam("p_events"),
                 last_message=runs.c.last_message + bindparam("p_messages"),

@@ -1,12 +1,13 @@
-"""How does a run move from state to state? Each move is one write, and looks at the state it leaves.
+"""How does a run move from state to state? Each move is one write, and looks at the state it leaves, under
+the lock of the run's row.
 
     queued ──> running ──> succeeded | failed
        │          │
        └──────────┴──> cancelling ──> cancelled
 
-A run whose cancelling was written before its end ends `cancelled`, whatever the agent said in between: who was told
-`cancelling` sees `cancelled`. A run that no server plays any more ends `failed`, `server_lost`, retryable. Terminal
-runs never change.
+A queued run is cancelled at once. A run whose cancelling was written before its end ends `cancelled`, whatever the
+agent said in between: who was told `cancelling` sees `cancelled`. Only the server that owns a run plays it; a run that
+no server plays any more ends `failed`, `server_lost`, retryable. Terminal runs never change.
 """
 
 from __future__ import annotations
@@ -20,15 +21,24 @@ from sqlalchemy import Connection, bindparam, select
 from evalfleet.server import runs as stored
 from evalfleet.server.documents import now, text_of
 from evalfleet.server.driving import Failure
-from evalfleet.server.journal import TERMINAL, Appended, Entry, append, status_changed
+from evalfleet.server.journal import OPEN, TERMINAL, Appended, Entry, append, status_changed
 from evalfleet.server.refusal import not_found
 from evalfleet.server.schema import runs
 
 SERVER_LOST: Final = Failure("server_lost", "The server that played this run stopped before the run had ended.", True)
 
-_STATUS: Final = select(runs.c.status).where(runs.c.id == bindparam("p_run"))
-_STATUS_OF_MINE: Final = select(runs.c.status).where(
-    runs.c.id == bindparam("p_run"), runs.c.account == bindparam("p_account")
+# FOR UPDATE is Postgres': SQLite has one writer, and its SQL no such words.
+_STATUS: Final = select(runs.c.status).where(runs.c.id == bindparam("p_run")).with_for_update()
+_STATUS_OF_MINE: Final = (
+    select(runs.c.status)
+    .where(runs.c.id == bindparam("p_run"), runs.c.account == bindparam("p_account"))
+    .with_for_update()
+)
+_BEFORE: Final = (
+    select(runs.c.id)
+    .where(runs.c.chat_id == bindparam("p_chat"), runs.c.turn < bindparam("p_turn"), runs.c.completed_at.is_(None))
+    .order_by(runs.c.turn.desc())
+    .limit(1)
 )
 
 
@@ -40,10 +50,19 @@ class Begun:
     appended: Appended
 
 
-def begin(connection: Connection, run_id: str, chat_id: str, turn: int) -> Begun | None:
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A run that cannot begin yet: an earlier one of its chat, played by another server, has not ended."""
+
+    run_id: str
+
+
+def begin(connection: Connection, run_id: str, chat_id: str, turn: int) -> Begun | Behind | None:
     """queued → running. None if the run is not queued any more: it was cancelled while it waited."""
     if connection.execute(_STATUS, {"p_run": run_id}).scalar_one() != "queued":
         return None
+    if turn and (before := connection.execute(_BEFORE, {"p_chat": chat_id, "p_turn": turn}).scalar()) is not None:
+        return Behind(before)
     history = stored.history(connection, chat_id, turn) if turn else ()
     at = now()
     changes = {"status": "running", "started_at": at, "updated_at": at}
@@ -59,23 +78,21 @@ class Cancelled:
     appended: Appended | None
 
 
-def request_cancel(connection: Connection, account: str, run_id: str, *, played: bool) -> Cancelled:
-    """Idempotent; 404 for a run that is not there. `played`: an agent may be at work on it in this server."""
+def request_cancel(connection: Connection, account: str, run_id: str) -> Cancelled:
+    """Idempotent; 404 for a run that is not there. A running one's agent is then ended by the server that owns it."""
     status = connection.execute(_STATUS_OF_MINE, {"p_run": run_id, "p_account": account}).scalar()
     if status is None:
         raise not_found("run")
     appended = None
-    if status not in TERMINAL:
+    if status in OPEN and status != "cancelling":
         at = now()
-        entries = [] if status == "cancelling" else [status_changed("cancelling", at)]
-        status = "cancelling"
-        changes: dict[str, Any] = {"status": status, "updated_at": at}
-        if not played:
-            status = "cancelled"
-            entries.append(status_changed(status, at))
-            changes |= {"status": status, "completed_at": at}
-        if entries:
-            appended = append(connection, run_id, entries, changes)
+        entries = [status_changed("cancelling", at)]
+        changes: dict[str, Any] = {"status": "cancelling", "updated_at": at}
+        if status == "queued":  # no agent is at work: who wanted to begin it finds it ended
+            entries.append(status_changed("cancelled", at))
+            changes |= {"status": "cancelled", "completed_at": at}
+        status = str(changes["status"])
+        appended = append(connection, run_id, entries, changes)
     return Cancelled(stored.get(connection, account, run_id), status, appended)
 
 
@@ -105,11 +122,15 @@ def failure_text(failure: Failure) -> str:
     return text_of({"code": failure.code, "message": failure.message, "retryable": failure.retryable})
 
 
-def lose(connection: Connection, failure: Failure = SERVER_LOST) -> list[Appended]:
-    """Every run that is not terminal → failed (cancelling ones → cancelled): called where no agent is at work."""
-    query = select(runs.c.id).where(runs.c.status.not_in(TERMINAL))
-    ended = [
-        finish(connection, run_id, [], failure, cancelled=False, changes={})
-        for run_id in connection.execute(query).scalars().all()
-    ]
+_OF: Final = select(runs.c.id).where(runs.c.status.in_(tuple(OPEN)), runs.c.owner == bindparam("p_owner"))
+
+
+def open_runs_of(connection: Connection, owner: str) -> list[str]:
+    """The runs that this server has not brought to their end yet."""
+    return list(connection.execute(_OF, {"p_owner": owner}).scalars())
+
+
+def lose(connection: Connection, run_ids: Sequence[str], failure: Failure = SERVER_LOST) -> list[Appended]:
+    """Those of the runs that are not terminal → failed (cancelling ones → cancelled): where no agent is at work."""
+    ended = [finish(connection, run_id, [], failure, cancelled=False, changes={}) for run_id in run_ids]
     return [appended for appended in ended if appended is not None]

@@ -1,7 +1,8 @@
 """How does the server start, and how does it leave?
 
-Start: bind the port, lock the database, bring it to this version, end what a dead server left behind (its agents are
-killed, its open runs become `failed`, `server_lost`), make the harnesses known, serve. Stop (SIGTERM, SIGINT, or the
+Start: bind the port, lock the state folder (and a SQLite file), bring the database to this version, end what a dead
+server left behind (its agents are killed, its open runs become `failed`, `server_lost`), make the harnesses known,
+serve. Stop (SIGTERM, SIGINT, or the
 command that started us is gone): no new connections, agents end, open runs become `server_lost`, all within 5 s.
 """
 
@@ -20,16 +21,21 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import uvicorn
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
 from evalfleet.errors import EvalfleetError, TreeBusy, UnfitHost, UsageError
-from evalfleet.server import harnesses, lifecycle
+from evalfleet.server import harnesses
 from evalfleet.server.app import create_app
 from evalfleet.server.driving import Driver
+from evalfleet.server.engines import POSTGRES
 from evalfleet.server.gate import Gate
-from evalfleet.server.migrate import prepare
+from evalfleet.server.keeper import Keeper
+from evalfleet.server.migrate import alone, prepare
 from evalfleet.server.runner import Runner
+from evalfleet.server.schema import installation
+from evalfleet.server.servers import Server as ThisServer
+from evalfleet.server.servers import enter, this_server
 from evalfleet.server.services import Services
 from evalfleet.server.store import Store, read_url
 from evalfleet.server.streams import Streams
@@ -37,6 +43,7 @@ from evalfleet.server.trees import ServedTree, read_tree
 
 if TYPE_CHECKING:
     from evalfleet.server.judge import Judge
+    from evalfleet.server.neighbours import Neighbours
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +73,7 @@ def serve(options: Options, *, announce: Callable[[str], None] = print) -> None:
         raise UsageError("--commit names the version of one tree: it cannot stand with several --tree")
     listener = listen(options.host, options.port)
     make_state(options.state)
-    with contextlib.closing(listener), locked(database_url(options)):
+    with contextlib.closing(listener), locked_database(database_url(options)), locked_state(options.state):
         _run(_serve(options, listener, announce))
 
 
@@ -87,7 +94,13 @@ def database_url(options: Options) -> str:
 async def _serve(options: Options, listener: socket.socket, announce: Callable[[str], None]) -> None:
     end_leftover_agents(options.state)
     trees = [read_tree(root, state=options.state, commit=options.commit) for root in options.trees]
-    stack = await open_stack(database_url(options), trees, accounts={options.token: ACCOUNT}, agents=options.agents)
+    stack = await open_stack(
+        database_url(options),
+        trees,
+        accounts={options.token: ACCOUNT},
+        agents=options.agents,
+        state=options.state,
+    )
     server = Server(uvicorn_config(stack.app))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -165,6 +178,7 @@ class Stack:
     services: Services
     harness_ids: Mapping[str, str]  # name → id
     drivers: Sequence[Driver]
+    keeper: Keeper
 
     async def stop(self, server: Server | None = None) -> None:
         """End all runs; then let `server` go. New connections are refused from now on."""
@@ -175,17 +189,29 @@ class Stack:
             await self.services.runner.stop()
         except EvalfleetError as problem:
             _log.error("open runs could not be ended: %s; the next start does it", problem.message)
+        self.services.streams.leave()
         if server is not None:
             server.leave()
 
     async def aclose(self) -> None:
         for judge in self.services.judges.values():
             await judge.aclose()
+        await self.keeper.aclose()
         await self.services.store.aclose()
 
 
-async def open_stack(url: str, trees: Sequence[ServedTree], *, accounts: Mapping[str, str], agents: int = 256) -> Stack:
-    """Open the database, end leftovers in it, register the trees, and wire the parts."""
+async def open_stack(
+    url: str,
+    trees: Sequence[ServedTree],
+    *,
+    accounts: Mapping[str, str],
+    agents: int = 256,
+    state: Path | None = None,
+) -> Stack:
+    """Open the database, end leftovers in it, register the trees, and wire the parts.
+
+    `state`: the folder by which a restart of the same server is known, locked by the caller.
+    """
     names = [tree.name for tree in trees]
     for name in names:
         if names.count(name) > 1:
@@ -198,23 +224,36 @@ async def open_stack(url: str, trees: Sequence[ServedTree], *, accounts: Mapping
             f"the database {read_url(url).render_as_string()} cannot be opened: {problem.orig}"
         ) from problem
     store.open()
-    versions: dict[str, harnesses.Version] = {}
-    for tree in trees:
-        versions[tree.name] = await register(store, tree)
-    lost = await store.write(lifecycle.lose)
-    if lost:
-        _log.warning("%d runs of an earlier server are failed as server_lost", len(lost))
-    streams = Streams()
+    server = this_server(state)
+    neighbours = _neighbours(store, server, await store.write(lambda connection: _enter(connection, server)))
+    versions = {tree.name: await register(store, tree) for tree in trees}
+    streams = Streams(None if neighbours is None else neighbours.herald.tell)
     drivers = {versions[tree.name].harness_id: tree.driver for tree in trees}
     services = Services(
         store=store,
         streams=streams,
-        runner=Runner(store, streams, drivers, agents=agents),
+        runner=Runner(store, streams, drivers, server=server.id, agents=agents),
         commits={version.harness_id: version.commit for version in versions.values()},
         judges={versions[tree.name].harness_id: judge for tree in trees if (judge := _judge(tree)) is not None},
     )
+    keeper = Keeper(store, server, streams, services.runner, neighbours)
+    await keeper.start()
     ids = {name: version.harness_id for name, version in versions.items()}
-    return Stack(create_app(services, accounts), services, ids, list(drivers.values()))
+    return Stack(create_app(services, accounts), services, ids, list(drivers.values()), keeper)
+
+
+def _enter(connection: Connection, server: ThisServer) -> str:
+    """Be one of the servers of the database; its installation's id."""
+    enter(connection, server)
+    return str(connection.execute(select(installation.c.id)).scalar_one())
+
+
+def _neighbours(store: Store, server: ThisServer, installation_id: str) -> Neighbours | None:
+    if not store.shared:
+        return None
+    from evalfleet.server.neighbours import Neighbours  # brings the Postgres driver
+
+    return Neighbours(store.engine, server, installation_id)
 
 
 def _judge(tree: ServedTree) -> Judge | None:
@@ -231,6 +270,7 @@ async def register(store: Store, tree: ServedTree) -> harnesses.Version:
     files = None if known else tree.files()
 
     def fn(connection: Connection) -> harnesses.Version:
+        alone(connection)
         return harnesses.register(connection, tree.name, tree.commit, f"tree {tree.config.root.name}", files)
 
     return await store.write(fn)
@@ -272,25 +312,38 @@ def write_ready_file(path: Path, url: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(url: str) -> Iterator[None]:
+def locked_database(url: str) -> Iterator[None]:
     """One server for one SQLite file: a second one would take the first one's runs for a dead server's."""
     parsed = read_url(url)
+    if parsed.get_backend_name() == POSTGRES:
+        yield
+        return
     path = Path(f"{parsed.database}.lock")
+    with _locked(path, f"{parsed.database}: stop it, or name another --database"):
+        yield
+
+
+@contextlib.contextmanager
+def locked_state(state: Path) -> Iterator[None]:
+    """One server for one state folder: a second one would end the first one's agents as leftovers."""
+    with _locked(state / "server.lock", f"{state}: stop it, or name another --state"):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(path: Path, used: str) -> Iterator[None]:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file: IO[str] = path.open("a+", encoding="ascii")
     except OSError as problem:
-        raise UnfitHost(f"{path}: {problem.strerror or problem}: the database's folder must be writable") from problem
+        raise UnfitHost(f"{path}: {problem.strerror or problem}: the folder must be writable") from problem
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
             file.seek(0)
             holder = file.read(20).strip() or "unknown"
-            raise TreeBusy(
-                f"another evalfleet server (process {holder}) uses {parsed.database}: "
-                "stop it, or name another --database"
-            ) from problem
+            raise TreeBusy(f"another evalfleet server (process {holder}) uses {used}") from problem
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

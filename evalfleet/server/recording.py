@@ -68,7 +68,7 @@ _SET_VERDICTS: Final = (
 
 def record(connection: Connection, account: str, evaluation_id: str, batch: Sequence[NewAttempt]) -> bytes:
     """All of the batch or none of it: 422 for what is no evidence, 409 `attempt_conflict`, 409 for an ended one."""
-    row = row_of(connection, account, evaluation_id)
+    row = row_of(connection, account, evaluation_id, locked=True)
     cases = list(cases_of(connection, evaluation_id))
     found = _look_through(connection, account, row, cases, batch)
     if found.problems:

@@ -54,7 +54,7 @@ def add_run_routes(app: FastAPI, services: Services) -> None:
 
             def act() -> Answer:
                 commit = _runnable(connection, services, new.harness_id)
-                answer, made = runs.create(connection, new.at(commit))
+                answer, made = runs.create(connection, new.at(commit), owner=runner.server)
                 created.append(made)
                 return answer
 
@@ -90,9 +90,8 @@ def add_run_routes(app: FastAPI, services: Services) -> None:
     @app.post("/v2/runs/{run_id}/cancel", tags=["runs"], summary="Cancel a run (idempotent)")
     async def cancel_run(request: Request) -> Response:
         account, run_id = account_of(request), id_in_path(request, "run_id", "run")
-        played = runner.plays(run_id)
         cancelled = await store.write(
-            lambda connection: lifecycle.request_cancel(connection, account, run_id, played=played),
+            lambda connection: lifecycle.request_cancel(connection, account, run_id),
             on_commit=lambda done: streams.publish(done.appended) if done.appended is not None else None,
         )
         runner.cancel(run_id)

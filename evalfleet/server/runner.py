@@ -1,7 +1,8 @@
 """Who plays the runs? One task for each: it waits for its chat and for a free agent, drives the turn, and ends the run.
 
-Rules: the runs of a chat are played one after the other in the order of their creation, so a run on a chat with one
-still going stays `queued`; at most `agents` runs are played at a time, the rest wait in the order they came.
+Rules: a run is played by the server that created it. The runs of a chat are played one after the other in the order of
+their creation, so a run on a chat with one still going stays `queued`, also when another server plays that one; at most
+`agents` runs are played at a time, the rest wait in the order they came.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import Any, Final
 
 from evalfleet.errors import StorageError
 from evalfleet.server import lifecycle
+from evalfleet.server import runs as stored
 from evalfleet.server.driving import Driver, Ended, Failure, Turn
-from evalfleet.server.journal import Appended, Entry
+from evalfleet.server.journal import TERMINAL, Appended, Entry
+from evalfleet.server.lifecycle import Begun, Behind
 from evalfleet.server.runs import Created
 from evalfleet.server.sink import RunSink
 from evalfleet.server.store import Store
@@ -37,6 +40,7 @@ class _Play:
     task: asyncio.Task[None] | None = None
     agent: asyncio.Task[Ended] | None = None
     cancelled: bool = False
+    behind: str | None = None  # the run of another server that has to end before
 
     @property
     def run_id(self) -> str:
@@ -44,9 +48,12 @@ class _Play:
 
 
 class Runner:
-    """Plays what `submit` brings. `drivers`: harness id → driver."""
+    """Plays what `submit` brings. `drivers`: harness id → driver. `server`: who owns these runs, as `servers.id`."""
 
-    def __init__(self, store: Store, streams: Streams, drivers: Mapping[str, Driver], *, agents: int = 256) -> None:
+    def __init__(
+        self, store: Store, streams: Streams, drivers: Mapping[str, Driver], *, server: str, agents: int = 256
+    ) -> None:
+        self.server = server
         self._store = store
         self._streams = streams
         self._drivers = drivers
@@ -54,6 +61,8 @@ class Runner:
         self._plays: dict[str, _Play] = {}
         self._ready: deque[_Play] = deque()
         self._chats: dict[str, deque[_Play]] = {}  # a chat with a run at work or ready; what waits behind it
+        self._behind: dict[str, list[_Play]] = {}  # a run that another server plays; what waits for its end
+        self._looks: set[asyncio.Task[None]] = set()
         self._active = 0
         self._stopping = False
         self.finished = {"succeeded": 0, "failed": 0, "cancelled": 0}
@@ -75,10 +84,13 @@ class Runner:
     def can_play(self, harness_id: str) -> bool:
         return harness_id in self._drivers
 
-    def plays(self, run_id: str) -> bool:
-        """Whether an agent may be at work on the run (a queued one has none yet)."""
-        play = self._plays.get(run_id)
-        return play is not None and play.task is not None
+    def held(self) -> list[str]:
+        """The runs in this server's hands: at work, or waiting for it."""
+        return list(self._plays)
+
+    def waited_for(self) -> list[str]:
+        """The runs of other servers that runs of this one wait for."""
+        return list(self._behind)
 
     def submit(self, created: Created) -> None:
         """Take a run that has just been committed."""
@@ -93,12 +105,21 @@ class Runner:
         self._start_ready()
 
     def cancel(self, run_id: str) -> None:
-        """End the agent of a run whose cancelling has been written."""
+        """End the agent of a run whose cancelling (or whose end, by another server) has been written."""
         play = self._plays.get(run_id)
-        if play is not None:
+        if play is not None and not play.cancelled:  # a second cancel would break into the agent's way out
             play.cancelled = True
             if play.agent is not None:
                 play.agent.cancel()
+            if play.behind is not None:  # it has nothing to wait for any more
+                self.has_ended(play.behind)
+
+    def has_ended(self, run_id: str) -> None:
+        """A run that another server played is over: what waited for it may try again."""
+        for play in self._behind.pop(run_id, ()):
+            play.behind = None
+            self._ready.append(play)
+        self._start_ready()
 
     async def stop(self) -> None:
         """End every agent and every run; nothing is played afterwards. Takes less than 4 s."""
@@ -119,7 +140,11 @@ class Runner:
             _done, pending = await asyncio.wait(pending, timeout=1.0)
         for task in pending:
             task.cancel()
-        for appended in await self._store.write(lifecycle.lose):
+        for look in self._looks:
+            look.cancel()
+        for appended in await self._store.write(
+            lambda connection: lifecycle.lose(connection, lifecycle.open_runs_of(connection, self.server))
+        ):
             self._streams.publish(appended)
 
     # -- one run
@@ -133,6 +158,10 @@ class Runner:
 
     def _ended(self, play: _Play, task: asyncio.Task[None]) -> None:
         self._active -= 1
+        if play.behind is not None:
+            self._wait_for(play, play.behind)
+            self._start_ready()
+            return
         self._plays.pop(play.run_id, None)
         chat_id = play.created.chat_id
         behind = self._chats.get(chat_id)
@@ -141,16 +170,36 @@ class Runner:
         else:
             self._chats.pop(chat_id, None)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            _log.error("run %s could not be ended: %r", play.run_id, problem)
-            self._streams.abandon(play.run_id)
+            _log.error("run %s could not be ended: %r; it is tried again", play.run_id, problem)
+        self._streams.abandon(play.run_id)
         self._start_ready()
+
+    def _wait_for(self, play: _Play, run_id: str) -> None:
+        play.task = None
+        self._behind.setdefault(run_id, []).append(play)
+        # It may have ended between our look at it and this moment, and who told so found nobody waiting.
+        look = asyncio.create_task(self._look_at(run_id), name=f"look at {run_id}")
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+
+    async def _look_at(self, run_id: str) -> None:
+        try:
+            states = await self._store.read(lambda connection: stored.states_of(connection, [run_id]))
+        except StorageError as problem:  # the keeper looks again
+            _log.warning("what became of run %s is not known: %s", run_id, problem.message)
+            return
+        if not states or states[0].status in TERMINAL:
+            self.has_ended(run_id)
 
     async def _play(self, play: _Play) -> None:
         created = play.created
         begun = await self._store.write(
             lambda connection: lifecycle.begin(connection, created.run_id, created.chat_id, created.turn),
-            on_commit=lambda begun: self._streams.publish(begun.appended) if begun is not None else None,
+            on_commit=lambda begun: self._streams.publish(begun.appended) if isinstance(begun, Begun) else None,
         )
+        if isinstance(begun, Behind):
+            play.behind = begun.run_id
+            return
         if begun is None:  # cancelled while it waited; the end of a cancelling one is ours to write
             await self._finish(created.run_id, [], None, cancelled=True, changes={})
             return
@@ -190,7 +239,7 @@ class Runner:
         def publish(appended: Appended | None) -> None:
             if appended is not None:
                 self._streams.publish(appended)
-                self.finished["cancelled" if cancelled else "failed" if failure else "succeeded"] += 1
+                self.finished[appended.status or ""] += 1
 
         await self._store.write(
             lambda connection: lifecycle.finish(

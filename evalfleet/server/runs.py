@@ -20,7 +20,7 @@ from evalfleet.server.idempotency import Answer
 from evalfleet.server.journal import TERMINAL, Appended, Entry, Event, Message, frame_of, rows_of
 from evalfleet.server.refusal import field, not_found, refuse
 from evalfleet.server.schema import chats, events, messages, outputs, runs
-from evalfleet.server.streams import PIECE
+from evalfleet.server.streams import PIECE, Piece
 
 _SHOWN: Final = (
     runs.c.id,
@@ -110,8 +110,11 @@ class Created:
     appended: Appended
 
 
-def create(connection: Connection, new: NewRun) -> tuple[Answer, Created]:
-    """Make the run (and its chat) with the first two entries of its journal. 404 for a chat that is not there."""
+def create(connection: Connection, new: NewRun, *, owner: str) -> tuple[Answer, Created]:
+    """Make the run (and its chat) with the first two entries of its journal. 404 for a chat that is not there.
+
+    `owner`: the server that will play it.
+    """
     at = now()
     run_id = new_id("run")
     turn = 0
@@ -151,6 +154,7 @@ def create(connection: Connection, new: NewRun) -> tuple[Answer, Created]:
         "message": text_of(message),
         "last_sequence": len(rows.events),
         "last_message": len(rows.messages),
+        "owner": owner,
     }
     connection.execute(_INSERT_RUN, values)
     rows.insert(connection)
@@ -160,7 +164,7 @@ def create(connection: Connection, new: NewRun) -> tuple[Answer, Created]:
         f'"started_at":null,"completed_at":null,"failure":null,"metadata":{values["metadata"]}}}'
     )
     answer = Answer(201, document.encode("ascii"), location=f"/v2/runs/{run_id}")
-    appended = Appended(run_id, rows.frames, over=False)
+    appended = Appended(run_id, rows.frames, "queued")
     return answer, Created(run_id, chat_id, turn, new.harness_id, new, message, appended)
 
 
@@ -301,10 +305,26 @@ def event_page(connection: Connection, account: str, run_id: str, cursor: str | 
     return page_of([row.doc for row in rows], next_cursor=following, has_more=more)
 
 
-def frames_after(connection: Connection, run_id: str, after: int) -> list[tuple[int, bytes]]:
+_STATE: Final = select(runs.c.status).where(runs.c.id == bindparam("p_run"))
+
+
+def frames_after(connection: Connection, run_id: str, after: int) -> Piece:
     """The next PIECE frames of a journal for a stream that lacks them."""
     rows = connection.execute(_EVENTS, {"p_run": run_id, "p_after": after, "p_limit": PIECE}).all()
-    return [(row.number, frame_of(event_cursor(run_id, row.number), _type_in(row.doc), row.doc)) for row in rows]
+    frames = [(row.number, frame_of(event_cursor(run_id, row.number), _type_in(row.doc), row.doc)) for row in rows]
+    over = False
+    if len(rows) < PIECE:  # read to its end; whether more will come, the same snapshot says
+        over = connection.execute(_STATE, {"p_run": run_id}).scalar() in TERMINAL
+    return Piece(frames, over)
+
+
+def states_of(connection: Connection, run_ids: Sequence[str]) -> list[Any]:
+    """(id, last_sequence, status) of those of the runs that are there."""
+    found: list[Any] = []
+    for start in range(0, len(run_ids), IN_CHUNK):
+        query = select(runs.c.id, runs.c.last_sequence, runs.c.status)
+        found.extend(connection.execute(query.where(runs.c.id.in_(run_ids[start : start + IN_CHUNK]))))
+    return found
 
 
 def _type_in(doc: str) -> str:
@@ -415,7 +435,7 @@ def harness_of(connection: Connection, account: str, run_id: str) -> str:
     return str(harness_id)
 
 
-_JUDGED: Final = select(runs.c.judge_amount).where(_MINE)
+_JUDGED: Final = select(runs.c.judge_amount).where(_MINE).with_for_update()
 
 
 def add_judge_call(connection: Connection, account: str, run_id: str, tokens: int, amount: Decimal | None) -> None:

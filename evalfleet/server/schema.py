@@ -10,9 +10,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
-SCHEMA_VERSION: Final = "0002"
+SCHEMA_VERSION: Final = "0003"
 """The newest revision under `migrations/versions`; a test compares the two."""
 
 metadata: Final = MetaData()
@@ -27,6 +39,11 @@ def _count(name: str, *, key: bool = False) -> Column[Any]:
     if key:
         return Column(name, Integer, nullable=False, primary_key=True, autoincrement=False)
     return Column(name, Integer, nullable=False, default=0, server_default="0")
+
+
+def _tokens(name: str) -> Column[Any]:
+    # An agent may report up to 2**53, and they add up. SQLite's integers have 64 bits in any case.
+    return Column(name, BigInteger().with_variant(Integer(), "sqlite"), nullable=False, default=0, server_default="0")
 
 
 installation: Final = Table(
@@ -54,6 +71,17 @@ harness_versions: Final = Table(
     _text("created_at"),
     _text("files"),  # JSON: {path: text}
     UniqueConstraint("harness_id", "commit_id", name="harness_versions_commit"),
+)
+
+servers: Final = Table(
+    "servers",
+    metadata,
+    _text("id", key=True),  # an incarnation: a new one at each start
+    _text("node", null=True),  # what stays the same from start to start
+    _text("host"),
+    Column("pid", Integer, nullable=False),
+    _text("started_at"),
+    Column("seen", Float(53), nullable=False),  # seconds since 1970 by the database's clock: when it last said so
 )
 
 chats: Final = Table(
@@ -88,16 +116,17 @@ runs: Final = Table(
     _count("last_sequence"),
     _count("last_message"),
     _count("last_output"),
-    _count("input_tokens"),
-    _count("output_tokens"),
-    _count("cache_read_tokens"),
-    _count("cache_write_tokens"),
+    _tokens("input_tokens"),
+    _tokens("output_tokens"),
+    _tokens("cache_read_tokens"),
+    _tokens("cache_write_tokens"),
     _count("tool_calls"),
     _text("amount", null=True),
     _text("currency", null=True),
     _count("judge_calls"),
-    _count("judge_tokens"),
+    _tokens("judge_tokens"),
     _text("judge_amount", null=True),
+    _text("owner", null=True),  # the server (servers.id) that plays it
     Index("runs_newest", "account", "created_at", "id"),
     Index("runs_chat", "chat_id", "turn"),
     Index("runs_status", "status"),
@@ -153,7 +182,7 @@ evaluations: Final = Table(
     # what the attempts so far add up to; complete and cancel count everything anew (S30)
     _count("scored"),
     _text("score_sum"),
-    _count("tokens"),
+    _tokens("tokens"),
     _text("amount"),
     _text("currency"),
     _text("metrics", null=True),  # JSON

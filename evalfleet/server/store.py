@@ -1,11 +1,17 @@
-"""How are things written so that they are safe, and read without waiting? One writer with group commit, many readers.
+"""How are things written so that they are safe, and read without waiting?
 
-    result = await store.write(fn)      # fn(conn) runs on the writer thread, inside a transaction
+    result = await store.write(fn)      # fn(conn) runs on a writer thread, inside a transaction
     result = await store.read(fn)       # fn(conn) runs on a reader thread, on one snapshot
 
 `fn` is plain SQLAlchemy Core in SQL that SQLite and Postgres both accept. A write returns after its commit is on the
-disk (SQLite: WAL, `synchronous=FULL`, so an fsync per commit). All writes that wait when the writer comes round share
-one transaction and one fsync; each has a SAVEPOINT of its own, so that one that raises undoes only itself.
+disk.
+
+SQLite has one writer. All writes that wait when it comes round share one transaction and one fsync; each has a
+SAVEPOINT of its own, so that one that raises undoes only itself.
+
+Postgres has several, each write a transaction of its own: the database itself shares the fsyncs, and short transactions
+hold their row locks shortly. What it undoes because two writes met (a deadlock, a serialization failure) and what finds
+its connection dead before its commit is done again, so `fn` may run more than once: it must not do anything but SQL.
 """
 
 from __future__ import annotations
@@ -13,28 +19,49 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
-from sqlalchemy.pool import NullPool
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
-from evalfleet.errors import SettingError, StorageError
+from evalfleet.errors import StorageError
+from evalfleet.server.engines import (
+    POSTGRES,
+    has_collided,
+    is_lost,
+    make_engine,
+    read_url,
+    reading,
+    storage_error,
+    writing,
+)
+
+__all__ = ["Store", "read_url"]
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 GROUP_LIMIT: Final = 256
-"""How many writes share a transaction at most: bounds how much one failing commit takes with it."""
+"""How many writes share a transaction at most: bounds how much one failing commit takes with it. (SQLite)"""
+
+WRITERS: Final = 6
+"""Connections that write at the same time. (Postgres)"""
 
 READERS: Final = 4
+
+COLLISIONS: Final = 8
+"""How often a write is begun that meets others, before its caller is told. One of those that meet always goes on."""
+
+PATIENCE: Final = 8.0
+"""Seconds for which a write waits for a Postgres that is away: a restart is shorter."""
 
 
 @dataclass(slots=True)
@@ -47,7 +74,7 @@ class _Write(Generic[T]):
     error: BaseException | None = None
 
     def settle(self) -> None:
-        """On the loop: tell what came of it, in the order of the commits."""
+        """On the loop: tell what came of it."""
         if self.error is not None:
             if not self.future.done():
                 self.future.set_exception(self.error)
@@ -63,9 +90,13 @@ class Store:
     """A database by URL. `open()` is cheap; call it once, and `aclose()` at the end."""
 
     def __init__(self, url: str) -> None:
-        self._engine = _engine(url)
+        self._engine = make_engine(url)
+        self.shared = self._engine.dialect.name == POSTGRES
         self._queue: queue.SimpleQueue[_Write[Any] | None] = queue.SimpleQueue()
-        self._writer = threading.Thread(target=self._write_for_ever, name="store-writer", daemon=True)
+        work, number = (self._write_each, WRITERS) if self.shared else (self._write_in_groups, 1)
+        self._writers = [threading.Thread(target=work, name=f"store-writer-{n}", daemon=True) for n in range(number)]
+        self._counting = threading.Lock()
+        self._leaving = threading.Event()
         self._local = threading.local()
         self._opened: list[Connection] = []
         self._opened_lock = threading.Lock()
@@ -79,13 +110,15 @@ class Store:
         return self._engine
 
     def open(self) -> None:
-        self._writer.start()
+        for writer in self._writers:
+            writer.start()
 
     async def write(self, fn: Callable[[Connection], T], *, on_commit: Callable[[T], None] | None = None) -> T:
         """Run `fn` in a transaction and return its result once that is durable.
 
-        `on_commit(result)` runs on the loop right after the commit, in the order of the commits: what wakes readers
-        belongs there. Raises what `fn` raises, or StorageError when the database refuses the commit.
+        `on_commit(result)` runs on the loop right after the commit: what wakes readers belongs there. With SQLite it
+        runs in the order of the commits; with Postgres two commits may be heard of the other way round, also two of
+        this process. Raises what `fn` raises, or StorageError when the database refuses the commit.
         """
         if self._closed:
             raise StorageError("the server's database is closed: the server is shutting down")
@@ -103,10 +136,13 @@ class Store:
         if self._closed:
             return
         self._closed = True
-        self._queue.put(None)
+        self._leaving.set()
         loop = asyncio.get_running_loop()
-        if self._writer.ident is not None:
-            await loop.run_in_executor(None, self._writer.join, 10)
+        for _writer in self._writers:
+            self._queue.put(None)
+        for writer in self._writers:
+            if writer.ident is not None:
+                await loop.run_in_executor(None, writer.join, 10)
         await loop.run_in_executor(None, self._readers.shutdown)
         with self._opened_lock:
             for connection in self._opened:
@@ -116,27 +152,92 @@ class Store:
     # -- the reader threads
 
     def _read(self, fn: Callable[[Connection], T]) -> T:
-        connection: Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._engine.connect()
+        with _translated():
+            kept: Connection | None = getattr(self._local, "connection", None)
+            if kept is not None:
+                try:
+                    with kept.begin():
+                        return fn(kept)
+                except DBAPIError as problem:
+                    if not is_lost(problem):
+                        raise
+                    self._forget_reader(kept)  # the database was away meanwhile: once more, on a new connection
+            connection = reading(self._engine)
             self._local.connection = connection
             with self._opened_lock:
                 self._opened.append(connection)
-        with _translated(), connection.begin():
-            return fn(connection)
+            with connection.begin():
+                return fn(connection)
 
-    # -- the writer thread
+    def _forget_reader(self, connection: Connection) -> None:
+        self._local.connection = None
+        with self._opened_lock:
+            self._opened.remove(connection)
+        _drop(connection)
 
-    def _write_for_ever(self) -> None:
+    # -- Postgres: the writer threads
+
+    def _write_each(self) -> None:
+        connection: Connection | None = None
+        while (write := self._queue.get()) is not None:
+            connection = self._write_one(connection, write)
+            _settle([write])
+        if connection is not None:
+            connection.close()
+
+    def _write_one(self, connection: Connection | None, write: _Write[Any]) -> Connection | None:
+        """Commit one write, or keep its error. Answers the connection for the next one."""
+        given_up_at = time.monotonic() + PATIENCE
+        collisions = losses = 0
+        while True:
+            committing = False
+            try:
+                if connection is None:
+                    connection = writing(self._engine)
+                with connection.begin() as transaction:
+                    write.result = write.fn(connection)
+                    committing = True
+                    transaction.commit()
+            except DBAPIError as problem:
+                write.error = storage_error(problem)
+                if is_lost(problem):
+                    if connection is not None:
+                        _drop(connection)
+                    connection = None
+                    losses += 1
+                    if committing:  # the answer is lost and the commit may stand: only the caller can ask again
+                        return connection
+                    pause = min(0.05 * 2**losses, 1.0)
+                    if time.monotonic() + pause > given_up_at or self._leaving.wait(pause):
+                        return connection
+                elif has_collided(problem):
+                    collisions += 1
+                    if collisions >= COLLISIONS or self._leaving.wait(random.uniform(0, 0.004 * 2**collisions)):
+                        return connection
+                else:
+                    return connection
+                continue
+            except BaseException as problem:  # noqa: BLE001 - carried to whoever awaits this write
+                write.error = problem
+                return connection
+            write.error = None
+            with self._counting:
+                self.commits += 1
+                self.writes += 1
+            return connection
+
+    # -- SQLite: the writer thread
+
+    def _write_in_groups(self) -> None:
         connection: Connection | None = None
         while True:
             group, last = self._next_group()
             if group:
                 if connection is None:
                     try:
-                        connection = self._engine.connect().execution_options(writes=True)
+                        connection = writing(self._engine)
                     except DBAPIError as problem:
-                        _fail(group, _storage_error(problem))
+                        _fail(group, storage_error(problem))
                         group = []
                 if connection is not None and group:
                     self._commit(connection, group)
@@ -169,7 +270,7 @@ class Store:
         except _Undone:
             return  # a group of one that raised: rolled back, its error is kept
         except DBAPIError as problem:
-            _fail(group, _storage_error(problem))
+            _fail(group, storage_error(problem))
             return
         self.commits += 1
         self.writes += len(group)
@@ -219,7 +320,14 @@ def _fail(group: list[_Write[Any]], error: BaseException) -> None:
 
 
 def _translate(problem: BaseException) -> BaseException:
-    return _storage_error(problem) if isinstance(problem, DBAPIError) else problem
+    return storage_error(problem) if isinstance(problem, DBAPIError) else problem
+
+
+def _drop(connection: Connection) -> None:
+    """Close a connection that is of no use any more."""
+    with suppress(DBAPIError):  # it is broken: that it says so again is no news
+        connection.invalidate()
+        connection.close()
 
 
 @contextmanager
@@ -227,45 +335,4 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except DBAPIError as problem:
-        raise _storage_error(problem) from problem
-
-
-def _storage_error(problem: DBAPIError) -> StorageError:
-    # Only the driver's own words: SQLAlchemy's text holds the statement and its values.
-    error = StorageError(f"the server's database refused: {problem.orig}. Is the disk full, or the file read-only?")
-    error.__cause__ = problem
-    return error
-
-
-def read_url(url: str) -> URL:
-    """A database URL that this server can use; SettingError for any other."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError as problem:
-        raise SettingError("--database", "is no database URL; write sqlite:///path/to/file.sqlite3") from problem
-    if parsed.get_backend_name() != "sqlite":
-        raise SettingError("--database", f"{parsed.get_backend_name()} is not supported yet; write sqlite:///path")
-    if parsed.database in (None, "", ":memory:"):
-        raise SettingError("--database", "the database must be a file: readers have connections of their own")
-    return parsed
-
-
-def _engine(url: str) -> Engine:
-    parsed = read_url(url)
-    # NullPool: the writer and each reader keep one connection for the whole life of the server.
-    engine = create_engine(parsed, poolclass=NullPool, connect_args={"check_same_thread": False, "timeout": 10})
-
-    @event.listens_for(engine, "connect")
-    def _prepare(connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # we say BEGIN ourselves, below
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA busy_timeout=10000")
-        connection.execute("PRAGMA cache_size=-32000")
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        # The writer takes the write lock at once: a read that is upgraded later can find its snapshot outdated.
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN")
-
-    return engine
+        raise storage_error(problem) from problem

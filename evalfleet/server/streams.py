@@ -1,16 +1,21 @@
 """How does an event reach the clients that wait for it, without anybody polling?
 
-The journal of each run that is going on is kept here as ready frames; an append (after its commit) adds to it and wakes
-the streams. A stream that comes late, or long after, reads what it lacks from the store. Headers say what proxies must
-know (C13): no buffering, no caching, no compression; the first bytes go out at once; `:hb` after 15 s of silence; the
-stream ends after the terminal `run.status_changed`, and an error inside it is the end of the stream, never a document.
+The journal of each run that this server plays is kept here as ready frames; an append (after its commit) adds to it and
+wakes the streams. A stream that comes late, or long after, reads what it lacks from the store. So does one of a run
+that another server plays: `heard` wakes it when that server has said how far the journal goes now.
+
+Headers say what proxies must know (C13): no buffering, no caching, no compression; the first bytes go out at once;
+`:hb` after 15 s of silence; the stream ends after the terminal `run.status_changed`, and an error inside it is the end
+of the stream, never a document.
 """
 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.responses import Response
@@ -29,16 +34,29 @@ _HEADERS: Final = [
     (b"x-accel-buffering", b"no"),
 ]
 
-Missing = Callable[[int], Awaitable[list[tuple[int, bytes]]]]
-"""Reads from the store the next (at most PIECE) frames after a sequence number."""
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Frames from the store, in order, at most PIECE of them. `over`: the run has ended, and no more will come."""
+
+    frames: list[tuple[int, bytes]]
+    over: bool
+
+
+Missing = Callable[[int], Awaitable[Piece]]
+"""Reads from the store the next piece after a sequence number."""
 
 
 class LiveRun:
-    """The newest frames of one run, and who waits for more."""
+    """The newest frames of one run, and who waits for more.
 
-    __slots__ = ("_frames", "_waiting", "last", "over")
+    `last`: how far the journal is known to go. `here`: this server plays the run, so that is all there is of it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("__weakref__", "_frames", "_waiting", "here", "last", "over")
+
+    def __init__(self, *, here: bool = True) -> None:
+        self.here = here
         self._frames: deque[tuple[int, bytes]] = deque(maxlen=KEPT_FRAMES)
         self._waiting: set[asyncio.Future[None]] = set()
         self.last = 0
@@ -46,9 +64,20 @@ class LiveRun:
 
     def add(self, frames: tuple[tuple[int, bytes], ...], *, over: bool) -> None:
         for sequence, frame in frames:
-            if sequence > self.last:
+            if sequence == self.last + 1:
                 self._frames.append((sequence, frame))
                 self.last = sequence
+        if frames and frames[-1][0] > self.last:
+            self.heard(frames[-1][0], over=over)  # of two commits the later one is heard of first: both are stored
+            return
+        self.over = self.over or over
+        self.wake()
+
+    def heard(self, last: int, *, over: bool) -> None:
+        """The journal goes to `last` now, and the frames are in the store."""
+        if last > self.last:
+            self._frames.clear()
+            self.last = last
         self.over = self.over or over
         self.wake()
 
@@ -62,7 +91,7 @@ class LiveRun:
         """The frames after `sequence`; None when some of them are not kept any more."""
         if self.last <= sequence:
             return []
-        if self._frames[0][0] > sequence + 1:
+        if not self._frames or self._frames[0][0] > sequence + 1:
             return None
         return [frame for number, frame in self._frames if number > sequence]
 
@@ -77,30 +106,57 @@ class LiveRun:
 
 
 class Streams:
-    """All runs of this server that are going on."""
+    """All runs of this server that are going on, and those of other servers that clients of this one watch."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[Appended], None] | None = None) -> None:
+        """`tell`: where other servers play runs of the same database, lets them know of a commit here."""
         self._live: dict[str, LiveRun] = {}
+        self._watched: weakref.WeakValueDictionary[str, LiveRun] = weakref.WeakValueDictionary()
+        self._tell = tell
         self.open = 0
 
     def publish(self, appended: Appended) -> None:
-        """Called on the loop after each commit, in the order of the commits."""
+        """Called on the loop after each commit."""
+        if self._tell is not None:
+            self._tell(appended)
         run = self._live.get(appended.run_id)
         if run is None:
-            if appended.over or appended.frames[0][0] != 1:
-                return  # a run that is nobody's any more: its journal is in the store
+            if appended.over or appended.frames[0][0] != 1:  # played by another server, or by none any more
+                self.heard(appended.run_id, appended.frames[-1][0], over=appended.over)
+                return
             run = self._live[appended.run_id] = LiveRun()
         run.add(appended.frames, over=appended.over)
         if appended.over:
             del self._live[appended.run_id]
 
+    def heard(self, run_id: str, last: int, *, over: bool) -> None:
+        """Another server has committed."""
+        run = self._watched.get(run_id)
+        if run is not None:
+            run.heard(last, over=over)
+
     def of(self, run_id: str) -> LiveRun | None:
-        return self._live.get(run_id)
+        """The run as it goes on; None where the store alone can tell, because nobody plays it (any more)."""
+        run = self._live.get(run_id)
+        if run is None and self._tell is not None:
+            run = self._watched.get(run_id)
+            if run is None:
+                run = self._watched[run_id] = LiveRun(here=False)
+        return run
+
+    def watched(self) -> Iterable[str]:
+        """The runs of other servers that are watched here."""
+        return list(self._watched)
 
     def abandon(self, run_id: str) -> None:
-        """End the streams of a run whose journal cannot be written any more; its clients ask the API instead."""
+        """Nothing more will be published of this run: its streams read what the store has, and end."""
         run = self._live.pop(run_id, None)
         if run is not None:
+            run.heard(run.last + 1, over=True)
+
+    def leave(self) -> None:
+        """End the streams of other servers' runs: this one stops, and their clients come back elsewhere."""
+        for run in list(self._watched.values()):
             run.over = True
             run.wake()
 
@@ -132,16 +188,18 @@ class EventStream(Response):
     async def _send_all(self, send: Send, gone: asyncio.Future[None]) -> None:
         live = self._live
         first = True
+        unread = live is None or not live.here  # of another server's run the store may have more than was heard of
         while not gone.done():
             over = live is None or live.over  # read before the frames: nothing is added after `over`
-            frames = live.after(self._after) if live is not None else None
+            frames = live.after(self._after) if live is not None and not unread else None
             if frames is None:
-                stored = await self._missing(self._after)
-                frames = [frame for _sequence, frame in stored]
-                if stored:
-                    self._after = stored[-1][0]
+                piece = await self._missing(self._after)
+                frames = [frame for _sequence, frame in piece.frames]
+                if piece.frames:
+                    self._after = piece.frames[-1][0]
                 # A live run may have more than was stored when we read; a long journal comes in pieces.
-                over = live is None and len(stored) < PIECE
+                unread = len(frames) == PIECE
+                over = piece.over or (over and not unread)
             elif frames and live is not None:
                 self._after = live.last
             if frames or first or over:
@@ -150,7 +208,7 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": body, "more_body": not over})
             if over:
                 return
-            if not frames and live is not None:
+            if not frames and live is not None and live.last <= self._after and not live.over:
                 await self._wait(live, send, gone)
 
     async def _wait(self, live: LiveRun, send: Send, gone: asyncio.Future[None]) -> None:
