@@ -15,7 +15,7 @@ from tests.e2e.command import Command, Finished, await_true, left_running
 AGENTS = Path(__file__).resolve().parent / "agents"
 
 TALKER = '''
-"""Says what it was told to do: `say WORDS`, `sleep SECONDS WORDS`, `only TRIALS WORDS`, `for ever`."""
+"""Says what it was told to do: `say WORDS`, `sleep SECONDS WORDS`, `until FILE WORDS`, `only TRIALS WORDS`, `for ever`."""
 import json, os, sys, time
 turn = json.load(sys.stdin)
 if os.environ.get("COUNT_FILE"):
@@ -25,6 +25,10 @@ word, _, rest = turn["message"].partition(" ")
 if word == "sleep":
     seconds, _, rest = rest.partition(" ")
     time.sleep(float(seconds))
+if word == "until":
+    file, _, rest = rest.partition(" ")
+    while not os.path.exists(file):
+        time.sleep(0.05)
 if word == "for":
     while True:
         time.sleep(60)

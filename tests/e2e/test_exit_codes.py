@@ -204,13 +204,14 @@ def test_b13_an_invalid_variable_is_named(tree: Tree) -> None:
 
 def test_a_second_evalfleet_is_told_who_is_at_work(tree: Tree) -> None:
     """The issue's bad input; `--state` gives the second one its own stack, and both end well."""
-    tree.case("slow", "scenarios:\n  - {id: ok, user: sleep 6 hello, expect: [{final_answer_contains: hello}]}\n")
+    tree.case("slow", "scenarios:\n  - {id: ok, user: until go hello, expect: [{final_answer_contains: hello}]}\n")
     tree.case("one", ONE)
     with tree.start("eval", "slow") as first:
         first.await_true(lambda: tree.started() > 0, "the agent is called")
         tree.run("eval", "one").check(2, "another evalfleet is at work in this tree", f"pid {first.pid}", "--state DIR")
         tree.run("eval", "one", "--state", str(tree.root / "other")).check(0, "PASS")
         assert first.running
+        (tree.root / "go").touch()
         first.wait().check(0)
 
 
