@@ -15,7 +15,7 @@ from tests.e2e.command import Command, Finished, await_true, left_running
 AGENTS = Path(__file__).resolve().parent / "agents"
 
 TALKER = '''
-"""Says what it was told to do: `say WORDS`, `sleep SECONDS WORDS`, `until FILE WORDS`, `only TRIALS WORDS`, `for ever`."""
+"""Does what it is told: `say WORDS`, `sleep SECONDS WORDS`, `until FILE WORDS`, `only TRIALS WORDS`, `for ever`."""
 import json, os, sys, time
 turn = json.load(sys.stdin)
 if os.environ.get("COUNT_FILE"):
