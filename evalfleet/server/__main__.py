@@ -32,8 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if port is not None and not 0 <= port <= 65_535:
                 raise UsageError(f"{name} {port}: write 0 to 65535")
         from evalfleet.server.process import Options, serve
+        from evalfleet.server.trees import check_judges
 
         trees = [Path(tree).resolve() for tree in options.tree or ["."]]
+        if not _embedded():  # `evalfleet eval` has looked at its cases itself
+            for tree in trees:
+                check_judges(tree)
         state = Path(options.state) if options.state else trees[0] / ".evalfleet"
         serve(
             Options(
@@ -58,6 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         log.stop()
     return 0
+
+
+def _embedded() -> bool:
+    return "EVALFLEET_LIFELINE_FD" in os.environ
 
 
 def _is_commit(text: str) -> bool:
@@ -87,8 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--ready-file", metavar="FILE", help="gets the URL when the server listens")
     add("--metrics-port", type=int, metavar="PORT", help="Prometheus metrics on a port of their own, too")
     # Inside `evalfleet eval` nobody reads a line for each request.
-    quiet = "EVALFLEET_LIFELINE_FD" in os.environ
-    add("--log-level", choices=LEVELS, default="warning" if quiet else "info", help="default info: one line a request")
+    quiet = "warning" if _embedded() else "info"
+    add("--log-level", choices=LEVELS, default=quiet, help="default info: one line a request")
     return parser
 
 

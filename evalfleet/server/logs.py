@@ -46,7 +46,10 @@ class _Queue(logging.handlers.QueueHandler):
 
 
 class _Stderr(logging.Handler):
-    """Writes to the descriptor itself: a thread that is stuck in `sys.stderr` would hold its lock at the exit."""
+    """Writes to the descriptor itself, and without a lock: the exit waits for locks that a stuck thread would hold."""
+
+    def createLock(self) -> None:  # noqa: N802 - logging's name
+        self.lock = None  # one thread writes
 
     def emit(self, record: logging.LogRecord) -> None:
         rest = (self.format(record) + "\n").encode("utf-8", "backslashreplace")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evalfleet.errors import ConfigError, UsageError
+from evalfleet.errors import ConfigError, GraderRefused, UsageError
 from evalfleet.harnessfiles import harness_files, tree_commit
 from evalfleet.server.harnesses import FILE_LIMIT, TOTAL_LIMIT
 from evalfleet.treeconfig import CONFIG_FILE, TreeConfig, read_tree_config
 
 if TYPE_CHECKING:
     from evalfleet.server.drivers import CheckedDriver
+
+_log = logging.getLogger(__name__)
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -43,6 +46,23 @@ class ServedTree:
                 total += len(data)
                 found[path] = data.decode("utf-8", "replace")
         return found
+
+
+def check_judges(root: Path) -> None:
+    """GraderRefused, each problem named, when a case calls a judge that the tree does not hold (the seed "Checks").
+
+    The files of graders are read, not imported: their environment need not be on this machine. Case files that cannot
+    be read are nothing that a server needs; they are only warned of.
+    """
+    from evalfleet.checks.case import load_cases
+    from evalfleet.graders.check import check_graders_by_ast
+
+    loaded = load_cases(root)
+    if loaded.problems:
+        _log.warning("%s: %d problems in its case files; `evalfleet validate` shows them", root, len(loaded.problems))
+    problems = check_graders_by_ast(root, [(name, str(place)) for name, place in loaded.grader_places()])
+    if problems:
+        raise GraderRefused("\n".join(problem.render() for problem in problems))
 
 
 def read_tree(root: Path, *, state: Path, commit: str | None = None) -> ServedTree:
