@@ -148,7 +148,13 @@ def _stdout_may_close() -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    """Words on stderr, broken at blanks where a terminal would break them in the middle of a word."""
+    from scheduler.layout import width_of, wrap
+
+    width = width_of(sys.stderr)
+    for line in text.split("\n"):
+        for piece in wrap(line, width):
+            print(piece, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _version(wanted: bool) -> None:
@@ -209,7 +215,7 @@ def eval_(
     for warning in prepared.warnings:
         _say(warning)
     if dry_run:
-        return _show_plan(prepared, _options(state, results), files=False)
+        return _show_plan(prepared, _options(state, results), files=False, as_json=as_json)
     from scheduler.evaluate import evaluate
     from scheduler.progress import make_reporter
 
@@ -258,9 +264,12 @@ def plan(
     target: OnTarget = False,
     commit: Commit = None,
     scenarios: Scenarios = None,
-    files: Annotated[bool, typer.Option("--files", help="List the files that the commit is made of.")] = False,
+    files: Annotated[
+        bool, typer.Option("--files", envvar="EVALFLEET_FILES", help="List the files that the commit is made of.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> int:
-    """What would run: cases × trials, context turns, what is recorded already."""
+    """What would run, and what is recorded already."""
     from scheduler.prepare import prepare
 
     prepared = prepare(
@@ -274,7 +283,7 @@ def plan(
         environment=os.environ,
         commit=commit,
     )
-    return _show_plan(prepared, _options(state, results), files=files)
+    return _show_plan(prepared, _options(state, results), files=files, as_json=as_json)
 
 
 @app.command()
@@ -290,7 +299,10 @@ def resume(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> int:
-    """Go on with an unfinished submission; on a finished one show its result and run nothing."""
+    """Go on with an unfinished submission.
+
+    On a finished one it shows the stored result and runs nothing.
+    """
     from evalfleet.tree import find_tree, read_tree_config, tree_commit
     from scheduler.evaluate import resume as go_on
     from scheduler.evaluate import state_folder
@@ -331,10 +343,10 @@ def cancel(
 @app.command("list")
 @_command
 def list_(tree: Tree = None, state: State = None, as_json: AsJson = False) -> int:
-    """The submissions that were started from this tree, newest first."""
+    """The submissions started from this tree, newest first."""
     from evalfleet.tree import find_tree, read_tree_config
     from scheduler.evaluate import state_folder
-    from scheduler.manage import render_submissions
+    from scheduler.manage import render_submissions, submission_document
     from scheduler.submissions import Submissions
 
     config = read_tree_config(find_tree(tree or Path.cwd()))
@@ -342,7 +354,7 @@ def list_(tree: Tree = None, state: State = None, as_json: AsJson = False) -> in
     for sentence in damaged:
         _say(sentence)
     if as_json:
-        _tell(json.dumps([record.to_json() for record in found]))
+        _tell(json.dumps({"submissions": [submission_document(record) for record in found]}))
     else:
         _tell(render_submissions(found))
     return 0
@@ -354,15 +366,19 @@ def score(
     result: Annotated[str, typer.Argument(help="An artifact: its folder, or its name in evals/results.")],
     tree: Tree = None,
     as_recorded: Annotated[
-        bool, typer.Option("--as-recorded", help="By the rules and cases it was recorded with.")
+        bool,
+        typer.Option(
+            "--as-recorded", envvar="EVALFLEET_AS_RECORDED", help="By the rules and cases it was recorded with."
+        ),
     ] = False,
+    results: Results = None,
     allow_flaky: AllowFlaky = False,
     as_json: AsJson = False,
 ) -> int:
-    """Score an artifact by today's rules, without running anything."""
+    """Score an artifact by today's rules; runs nothing."""
     from scheduler.manage import score_artifact
 
-    summary, code = score_artifact(result, tree, as_recorded=as_recorded, allow_flaky=allow_flaky)
+    summary, code = score_artifact(result, tree, results, as_recorded=as_recorded, allow_flaky=allow_flaky)
     return _print(summary, code, as_json=as_json)
 
 
@@ -372,12 +388,13 @@ def show(
     result: Annotated[str | None, typer.Argument(help="An artifact, or CASE/SCENARIO of the newest.")] = None,
     scenario: Annotated[str | None, typer.Argument(help="CASE/SCENARIO")] = None,
     trial: Annotated[
-        int | None, typer.Option("--trial", help="Which trial, from 0; default the first that failed.")
+        int | None,
+        typer.Option("--trial", envvar="EVALFLEET_TRIAL", help="Which trial, from 0; default the first that failed."),
     ] = None,
     tree: Tree = None,
     results: Results = None,
 ) -> int:
-    """Read an artifact as a person: verdicts, then one trial's transcript."""
+    """Read an artifact: verdicts, then one trial's transcript."""
     from scheduler.manage import show_artifact
 
     show_artifact(result, scenario, trial, tree=tree, results=results, stream=sys.stdout)
@@ -389,7 +406,7 @@ def show(
 def init(
     tree: Annotated[Path | None, typer.Argument(help="The folder.", show_default="here")] = None,
 ) -> int:
-    """Write a first evalfleet.toml, one case, one grader, a small agent and a CI snippet."""
+    """Write a first tree: settings, a case, a grader, an agent, CI."""
     from scheduler.init import init as write_tree
 
     _tell(write_tree(tree or Path.cwd()).render())
@@ -404,7 +421,7 @@ def init(
 )
 @_command
 def server(context: typer.Context) -> int:
-    """The self-hosted v2 API by itself (`evalfleet server --help`)."""
+    """The self-hosted v2 API by itself."""
     from evalfleet.server.__main__ import main as serve
 
     return int(serve(list(context.args)) or 0)
@@ -415,7 +432,7 @@ def server(context: typer.Context) -> int:
 )
 @_command
 def worker(context: typer.Context) -> None:
-    """A worker: plays, grades and records (`evalfleet worker --help`)."""
+    """A worker: plays, grades and records."""
     sys.stdout.flush()
     # A worker is a process of its own kind: it takes this one's place, with none of what the command line imported.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "worker", *context.args])  # noqa: S606
@@ -451,7 +468,7 @@ def submit(
     commit: Commit = None,
     scenarios: Scenarios = None,
 ) -> int:
-    """Hand the tree's checks to a fleet and return at once; prints the submission's id."""
+    """Hand the tree's checks to a fleet; prints the submission's id."""
     from scheduler.fleet import submit as hand_over
     from scheduler.prepare import prepare
 
@@ -484,7 +501,7 @@ def watch(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> int:
-    """Show how far a fleet's submission is, and its result at the end."""
+    """Show how far a fleet's submission is, then its result."""
     from scheduler.progress import make_reporter
     from scheduler.watch import watch as follow
 
@@ -531,9 +548,9 @@ def _log_level(verbose: bool, default: str = "WARNING") -> None:
     logging.getLogger("httpx").setLevel("WARNING")
 
 
-def _show_plan(prepared: Any, options: Options, *, files: bool) -> int:
+def _show_plan(prepared: Any, options: Options, *, files: bool, as_json: bool) -> int:
     from scheduler.manage import recorded_already
-    from scheduler.plan import render_plan
+    from scheduler.plan import plan_document, render_plan
 
     if files:
         from evalfleet.tree import read_tree_version
@@ -541,7 +558,11 @@ def _show_plan(prepared: Any, options: Options, *, files: bool) -> int:
 
         _tell(render_files(read_tree_version(prepared.config)))
         return 0
-    _tell(render_plan(prepared.plan, recorded_already(prepared, options)))
+    recorded = recorded_already(prepared, options)
+    if as_json:
+        _tell(json.dumps(plan_document(prepared.plan, recorded)))
+    else:
+        _tell(render_plan(prepared.plan, recorded))
     return 0
 
 

@@ -9,7 +9,7 @@ in `.evalfleet/` at the tree's root (`--state DIR`: another folder). One stack p
     ├── logs/<part>.log      this run's, and `.log.1`
     ├── valkey/              the broker's data, kept over its restarts and not from one command to the next
     ├── valkey.sock          (or in a folder for temporary files, where this path is too long for a socket)
-    └── server.db            the server's database
+    └── server.sqlite3       the server's database
 
 With `stop()` the parts end in the order worker, server, Valkey: the worker gives its claims back through the others.
 When the command is killed they end by their lifeline within 5 s, and the next start ends what is left.

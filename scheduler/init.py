@@ -147,7 +147,8 @@ class Initialised:
     def render(self) -> str:
         lines = [f"wrote {path}" for path in self.written]
         lines += [f"left {path} alone: it was there already" for path in self.left_alone]
-        lines.append("next: evalfleet eval" if self.written else "nothing to write: everything is there")
+        first = "" if self.folder.resolve() == Path.cwd().resolve() else f"cd {self.folder} && "
+        lines.append(f"next: {first}evalfleet eval" if self.written else "nothing to write: everything is there")
         return "\n".join(lines)
 
 

@@ -28,10 +28,29 @@ def render_submissions(found: Sequence[Submission]) -> str:
     if not found:
         return "no submission was started from this tree yet; `evalfleet eval` starts one"
     rows = [
-        (s.id, s.started_at[:19] + "Z", s.status, s.commit[:12], s.artifact, " ".join(s.words) or "all") for s in found
+        (s.id, s.started_at[:19] + "Z", shown_status(s), s.commit[:12], s.artifact, " ".join(s.words) or "all")
+        for s in found
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join("  ".join([*(row[i].ljust(widths[i]) for i in range(5)), row[5]]) for row in rows)
+
+
+def shown_status(submission: Submission) -> str:
+    """The record's `running` says that it is not over, not that a process works on it."""
+    return "unfinished" if submission.unfinished else submission.status
+
+
+def submission_document(submission: Submission) -> dict[str, Any]:
+    """One entry of `list --json`."""
+    return {
+        "id": submission.id,
+        "started_at": submission.started_at,
+        "status": shown_status(submission),
+        "commit": submission.commit,
+        "artifact": submission.artifact,
+        "evaluations": list(submission.evaluations),
+        "select": list(submission.words),
+    }
 
 
 def cancel_submission(config: TreeConfig, text: str, options: Options) -> str:
@@ -76,10 +95,12 @@ def recorded_already(prepared: Prepared, options: Options) -> set[Attempt]:
     return {a for a in plan.all_attempts() if (plan.cases[a.case].name, plan.scenario(a).id, a.trial) in evidence}
 
 
-def score_artifact(text: str, tree: Path | None, *, as_recorded: bool, allow_flaky: bool) -> tuple[Summary, int]:
+def score_artifact(
+    text: str, tree: Path | None, results: Path | None, *, as_recorded: bool, allow_flaky: bool
+) -> tuple[Summary, int]:
     """Score an artifact again (S32); runs nothing."""
     root = find_tree(tree or Path.cwd())
-    result, _ = choose(text, None, read_tree_config(root).results_folder)
+    result, _ = choose(text, None, results or read_tree_config(root).results_folder)
     summary = score(result, None if as_recorded else load_cases(root), as_recorded=as_recorded)
     return summary, exit_code(summary, allow_flaky=allow_flaky)
 

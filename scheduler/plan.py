@@ -215,6 +215,22 @@ def evaluation_body(plan: Plan, group: int, *, baseline: str | None = None) -> d
     return body
 
 
+def plan_document(plan: Plan, recorded: Collection[Attempt] = ()) -> dict[str, Any]:
+    """What `plan --json` prints: the plan without what only a start gives it, and what it takes."""
+    document = plan.to_json()
+    for name in ("id", "generation", "created_at", "artifact", "pin", "limits"):
+        del document[name]
+    attempts = set(plan.all_attempts())
+    return {
+        **document,
+        "attempts": len(attempts),
+        "recorded": len(attempts & set(recorded)),
+        "conversations": sum(1 for _ in plan.conversations()),
+        "turns": plan.turns(),
+        "context_turns": plan.context_turns(),
+    }
+
+
 def render_plan(plan: Plan, recorded: Collection[Attempt] = ()) -> str:
     """What would run, for a person: a line for each scenario, then what it takes; `recorded` is done already."""
     attempts = list(plan.all_attempts())

@@ -40,7 +40,7 @@ class Setup:
 
 def server_command(setup: Setup) -> list[str]:
     words = [sys.executable, "-P", "-m", "evalfleet.server", "--tree", str(setup.root)]
-    words += ["--database", f"sqlite:///{setup.state / 'server.db'}", "--port", str(setup.port)]
+    words += ["--database", f"sqlite:///{setup.state / 'server.sqlite3'}", "--port", str(setup.port)]
     return [*words, "--commit", setup.commit, "--state", str(setup.state)]
 
 

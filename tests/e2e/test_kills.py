@@ -38,7 +38,7 @@ def finished(tree: Tree) -> int:
 
 def recorded(tree: Tree) -> list[tuple[str, int, str, str]]:
     """(case key, trial, verdict, run) of all attempts as the server's database holds them."""
-    with sqlite3.connect(f"file:{tree.root}/.evalfleet/server.db?mode=ro", uri=True) as database:
+    with sqlite3.connect(f"file:{tree.root}/.evalfleet/server.sqlite3?mode=ro", uri=True) as database:
         rows = database.execute(
             'SELECT c."key", a.attempt_index, a.verdict, a.run_id FROM attempts a'
             " JOIN evaluation_cases c ON c.evaluation_id = a.evaluation_id AND c.position = a.position"

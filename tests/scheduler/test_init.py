@@ -24,7 +24,7 @@ ALL = (CONFIG_FILE, AGENT, CASE, GRADER, CI_JOB)
 def test_a_first_tree_is_written_and_validates(tmp_path: Path) -> None:
     done = init(tmp_path / "concierge")
     assert (done.written, done.left_alone) == (ALL, ())
-    assert done.render().endswith("next: evalfleet eval")
+    assert done.render().endswith(f"next: cd {tmp_path / 'concierge'} && evalfleet eval")
     found = validate(tmp_path / "concierge")
     assert found.render() == "1 case, 2 scenarios: ready to run"
     assert found.ok
