@@ -1,6 +1,7 @@
 # The workshop. Every target works on a machine that has only python3 (3.11 or newer), make and git.
 #   make demo    install what running needs, then check this repo's own agent: `evalfleet eval`
 #   make test    the tests that need no service of this machine (Valkey and SQLite are embedded)
+#   make e2e     whole commands as processes, kills and signals included: some minutes
 #   make lint    ruff (rules and format) and the import rules of docs/decisions
 #   make types   mypy, strict, over the packages and the tests
 #   make bench   the benchmark: a table of wall time and CPU
@@ -19,7 +20,7 @@ COMPILE = --universal --python-version 3.11 --generate-hashes --no-header --no-a
   --no-emit-index-url --no-emit-find-links --quiet $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench smoke lock clean
+.PHONY: help demo test e2e lint types bench smoke lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -50,7 +51,10 @@ demo: $(VENV)/.runs
 	$(BIN)/evalfleet eval
 
 test: $(VENV)/.works
-	$(BIN)/python -m pytest -m "not integration" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "not integration and not e2e" $(PYTEST_FLAGS)
+
+e2e: $(VENV)/.works
+	$(BIN)/python -m pytest -m "e2e and not integration" $(PYTEST_FLAGS)
 
 lint: $(VENV)/.works
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = ["requirements.lock", "requirements-build.lock", "requirements-dev.lock"]
 LOCK_LINE = re.compile(r"[a-z0-9._-]+==[^\s;\\/:]+( ; [^\\/:]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
-TARGETS = ["demo", "test", "lint", "types", "bench", "smoke", "lock", "clean"]
+TARGETS = ["demo", "test", "e2e", "lint", "types", "bench", "smoke", "lock", "clean"]
 
 
 def pinned(lock: str) -> dict[str, set[str]]:
