@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import queue
 import re
 import subprocess
 import threading
@@ -16,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from evalfleet.server import logs
 from evalfleet.server.accounts import PREFIX, changing, create
+from evalfleet.server.logs import LogWriter
 from tests.server.conftest import Api
 from tests.server.test_process import TOKEN, command, environment, started
 from tests.server.test_process import tree as tree  # a fixture
@@ -134,30 +133,37 @@ def test_a_stderr_that_is_closed_changes_nothing(tree: Path) -> None:
     assert process.returncode == 0
 
 
-def test_what_does_not_fit_is_dropped_and_counted() -> None:
-    waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(2)
-    handler = logs._Queue(waiting)
+def test_what_does_not_fit_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+
+    def write(_descriptor: int, data: bytes) -> int:
+        written.append(data[:7])  # a pipe may take less than it is given
+        return 7
+
+    monkeypatch.setattr(os, "write", write)
+    writer = LogWriter(limit=2)
     for number in range(5):
-        handler.handle(logging.LogRecord("x", logging.INFO, "", 0, f"line {number}", None, None))
-    assert [waiting.get_nowait().getMessage() for _ in range(2)] == ["line 0", "line 1"]  # type: ignore[union-attr]
-    handler.handle(logging.LogRecord("x", logging.INFO, "", 0, "line 5", None, None))
-    told, last = (waiting.get_nowait() for _ in range(2))
-    assert told is not None
-    assert last is not None
-    assert told.getMessage() == "3 lines were dropped: stderr is not read"
-    assert last.getMessage() == "line 5"
+        writer.handle(logging.LogRecord("evalfleet.server.access", logging.INFO, "", 0, f"line {number}", None, None))
+    writer.write_waiting()
+    told = "3 lines were dropped: stderr is not read fast enough"
+    assert b"".join(written).decode() == f"line 0\nline 1\n{told}\n"
 
 
-def test_the_listener_ends_although_its_pipe_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = threading.Event()
-    monkeypatch.setattr(os, "write", lambda *_: held.wait(30) and 1)
-    waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(1)
-    listener = logs._Listener(waiting, logs._Stderr())
-    listener.start()
+def test_the_writer_ends_although_its_pipe_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, writing = threading.Event(), threading.Event()
+
+    def write(_descriptor: int, data: bytes) -> int:
+        writing.set()
+        held.wait(30)
+        return len(data)
+
+    monkeypatch.setattr(os, "write", write)
+    writer = LogWriter()
+    writer.start()
     try:
-        for _ in range(2):
-            waiting.put(logging.LogRecord("x", logging.INFO, "", 0, "x", None, None), timeout=10)
-        listener.stop()
+        writer.handle(logging.LogRecord("x", logging.INFO, "", 0, "x", None, None))
+        assert writing.wait(30)
+        writer.stop()
     finally:
         held.set()
 
