@@ -95,11 +95,11 @@ class Aggregator:
             self._write(records, notes)
             self.index.refresh()
             self.ledger.drop_notes(sub, notes)
-            chosen = {a: self._entry(a) for a in records}
+            chosen = {a: self._evidence(a) for a in records}
             if replay is not None:
                 chosen |= self._unrecorded()
             BATCH_ATTEMPTS.observe(len(chosen))
-            again = self._record({a: e for a, e in chosen.items() if e is not None}, force=replay is not None)
+            again = self._record(chosen, force=replay is not None)
         if replay is not None:
             self.ledger.fulfil_replay(sub, replay)
         return again
@@ -117,9 +117,17 @@ class Aggregator:
         entry = self.index.entries.get((case.name, self.plan.scenario(attempt).id, attempt.trial))
         return entry if entry is not None and entry.verdict is not None else None
 
-    def _unrecorded(self) -> dict[Attempt, IndexEntry | None]:
+    def _evidence(self, attempt: Attempt) -> IndexEntry:
+        """The entry of what has just been written. Without it the next round would only write the same line again."""
+        entry = self._entry(attempt)
+        if entry is None:
+            where = self.store.shown(self.plan.artifact)
+            raise StorageError(f"{where}: the line of {self.plan.key_of(attempt)} was written and cannot be read back")
+        return entry
+
+    def _unrecorded(self) -> dict[Attempt, IndexEntry]:
         """Evidence that the evaluations do not hold: an aggregator died between segment and batch."""
-        owed: dict[Attempt, IndexEntry | None] = {}
+        owed: dict[Attempt, IndexEntry] = {}
         for number, planned in enumerate(self.plan.evaluations):
             assert planned.id is not None
             document = self.recorder.get_evaluation(planned.id)
@@ -127,8 +135,9 @@ class Aggregator:
             for case in document["cases"]:
                 for trial in case.get("missing_attempts") or ():
                     attempt = self._by_wire.get((case["key"], trial))
-                    if attempt is not None and self._entry(attempt) is not None:
-                        owed[attempt] = self._entry(attempt)
+                    entry = None if attempt is None else self._entry(attempt)
+                    if attempt is not None and entry is not None:
+                        owed[attempt] = entry
         return owed
 
     def _record(self, chosen: Mapping[Attempt, IndexEntry], *, force: bool) -> bool:

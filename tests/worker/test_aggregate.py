@@ -336,3 +336,27 @@ async def test_a_batch_that_is_refused_for_good_ends_the_submission_with_the_rea
             await stage.aggregate()
         assert stage.meta.state == "running"
     assert len(stage.ledger.records(stage.plan.id)) == 1
+
+
+async def test_i4_only_what_was_sent_leaves_redis(stage: Stage) -> None:
+    """What is judged while a batch is under way waits for the next one."""
+    await stage.put(0)
+    attempt, line = await stage.judge(1)
+
+    def meanwhile() -> None:
+        stage.recorder.after = lambda: None
+        stage.ledger.put_record(stage.plan.id, attempt, jsontext.dumps(line), line["outcome"])
+
+    stage.recorder.after = meanwhile
+    await stage.aggregate()
+    assert await stage.recorded() == [0, 1]
+
+
+async def test_i8_evidence_that_cannot_be_read_back_ends_the_submission_and_is_not_written_for_ever(
+    stage: Stage,
+) -> None:
+    attempt, line = await stage.judge(0)
+    stage.ledger.put_record(stage.plan.id, attempt, jsontext.dumps({**line, "format": 2}), "passed")
+    with pytest.raises(StorageError, match="cannot be read back"):
+        await stage.aggregate()
+    assert (stage.meta.state, stage.meta.code) == ("stopped", "storage")

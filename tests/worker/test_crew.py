@@ -160,7 +160,20 @@ async def test_i8_a_claim_whose_answer_got_lost_goes_back(stage: Stage, monkeypa
 
 
 async def test_i3_a_message_that_comes_twice_is_played_once(stage: Stage) -> None:
-    await asyncio.gather(stage.run(), stage.run(), stage.run())
+    going, release = asyncio.Event(), asyncio.Event()
+
+    async def waits(turn: Turn, sink: Sink) -> Ended:
+        going.set()
+        await release.wait()
+        return await well(turn, sink)
+
+    stage.api.driver.script = waits
+    first = asyncio.create_task(stage.run())
+    await asyncio.wait_for(going.wait(), 10)
+    await asyncio.wait_for(stage.run(), 10)  # it comes back at once, while the first goes on
+    assert list(stage.claims()) == [str(FIRST)]
+    release.set()
+    await first
     assert len(stage.api.driver.turns) == 1
     assert stage.claims() == {}
 
