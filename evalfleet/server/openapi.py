@@ -53,7 +53,7 @@ def _limit(highest: int = 100, default: int = 20) -> Document:
 
 
 _CURSOR: Final = _query("cursor", {"type": "string", "description": "where the last page ended"})
-_TIMES: Final = {"type": "string", "format": "date-time"}
+_TIMES: Final = {"anyOf": [{"type": "string", "format": "date-time"}, {"const": ""}]}  # "" counts as absent
 
 
 def _statuses(words: frozenset[str]) -> Document:
