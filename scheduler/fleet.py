@@ -25,6 +25,7 @@ from evalfleet.contract.tasks import QUEUES
 from evalfleet.errors import (
     CredentialError,
     EvalfleetError,
+    OperatorError,
     PlatformError,
     ProblemAnswer,
     TargetUnreachable,
@@ -96,6 +97,11 @@ def _in_the_operators_words(main: Callable[[], Coroutine[Any, Any, Opened]], pla
         if problem.status == 401:
             name = "EVALFLEET_TOKEN" if plan.target.base_url is None else "SPLOX_API_KEY"
             raise CredentialError(f"{where} refuses {name}: {problem.detail}") from problem
+        if problem.status == 422 and "harness_commit" in str(problem) and plan.target.base_url is None:
+            raise OperatorError(
+                f"{where} serves another version of {plan.target.harness} than this tree's, {plan.commit}; "
+                "start it again with this tree"
+            ) from problem
         raise
     except TargetUnreachable as away:
         raise TargetUnreachable(f"{where} is not there: {away}; nothing was submitted") from away

@@ -195,8 +195,18 @@ class Fleet:
         return part
 
     def server(self, tree: Path) -> Part:
-        part = self.start("server", "server", "--tree", str(tree), "--port", "0", "--state", str(self.folder / "state"))
-        self.environment["EVALFLEET_BASE_URL"] = part.await_line(r"listening on (\S+)\n")[1]
+        ready = self.folder / "server-url"
+        state = str(self.folder / "state")
+        part = self.start(
+            "server", "server", "--tree", str(tree), "--port", "0", "--state", state, "--ready-file", str(ready)
+        )
+
+        def there() -> bool:
+            assert part.process.poll() is None, f"the server ended:\n{part.log}"
+            return ready.exists()
+
+        until(there, lambda: f"the server is not ready:\n{part.log}")
+        self.environment["EVALFLEET_BASE_URL"] = ready.read_text().strip()
         return part
 
     def scheduler(self, name: str = "scheduler") -> Part:

@@ -184,3 +184,16 @@ def test_submitting_needs_nothing_that_graders_need(tmp_path: Path, private_flee
     refused = fleet.run("submit", "--tree", str(tree), "--state", str(tmp_path / "state"))
     assert refused.returncode == 2
     assert "words.few" in refused.stderr
+
+
+def test_a_server_that_serves_another_version_is_named(tmp_path: Path, private_fleet: Fleet) -> None:
+    """S33: evaluations are pinned; nothing is submitted that no run could be made for."""
+    fleet = private_fleet
+    tree = make_tree(tmp_path / "tree", nap=0)
+    fleet.server(tree)
+    agent = tree / "agent.py"
+    agent.write_text(agent.read_text() + "# another version\n")
+    refused = fleet.run("submit", "--tree", str(tree), "--state", str(tmp_path / "state"))
+    assert refused.returncode == 2
+    assert "serves another version of counter than this tree's" in refused.stderr
+    assert refused.stdout == ""
