@@ -46,8 +46,8 @@ def prepare(engine: Engine) -> None:
     upgrade(engine, recorded)
 
 
-def upgrade(engine: Engine, recorded: str | None) -> None:
-    """Run the migrations from `recorded` (None: from nothing) to the newest."""
+def upgrade(engine: Engine, recorded: str | None, to: str = "head") -> None:
+    """Run the migrations from `recorded` (None: from nothing) to the newest, or `to` another one."""
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -68,4 +68,4 @@ def upgrade(engine: Engine, recorded: str | None) -> None:
     with writing(engine) as connection, connection.begin():
         alone(connection)  # who comes second finds the newest version, and nothing to do
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        command.upgrade(config, to)

@@ -76,9 +76,10 @@ def _node(state: Path) -> str:
 
 def enter(connection: Connection, server: Server) -> None:
     """Take a place among the servers; the earlier incarnation of this node loses its own."""
-    mine = servers.c.id == server.id
-    gone = mine | (servers.c.node == server.node) if is_postgres(connection) else ~mine
-    connection.execute(delete(servers).where(gone))
+    if not is_postgres(connection):
+        connection.execute(delete(servers))
+    elif server.node is not None:
+        connection.execute(delete(servers).where(servers.c.node == server.node))
     connection.execute(
         insert(servers).values(
             id=server.id,

@@ -1,4 +1,7 @@
-"""A real server for each test: our app on uvicorn at a loopback port, a SQLite file, and an agent that is scripted."""
+"""A real server for each test: our app on uvicorn at a loopback port, a SQLite file, and an agent that is scripted.
+
+`tests/integration/test_postgres_server.py` runs the same tests on Postgres, by putting another `database_in` in place.
+"""
 
 from __future__ import annotations
 
@@ -117,6 +120,11 @@ def run_body(harness_id: str, text: str = "hello", **more: Any) -> dict[str, Any
     return {"harness_id": harness_id, "input": {"role": "user", "content": [{"type": "text", "text": text}]}, **more}
 
 
+def database_in(folder: Path) -> str:
+    """The database of the server whose tree is `folder`."""
+    return f"sqlite:///{folder / 'server.sqlite3'}"
+
+
 @contextlib.asynccontextmanager
 async def serving(
     folder: Path,
@@ -126,12 +134,13 @@ async def serving(
     agents: int = 256,
     name: str = "concierge",
     judge: JudgeConfig | None = None,
+    database: str | None = None,
 ) -> AsyncIterator[Api]:
-    """A server over `folder/server.sqlite3`, and a client with the first account's token."""
+    """A server over `folder` and its database, and a client with the first account's token."""
     tree = ServedTree(TreeConfig(root=folder, harness=HarnessConfig(name), judge=judge), name, commit, driver)
     (folder / "agent.py").write_text("print('hi')\n", encoding="utf-8")
     stack = await open_stack(
-        f"sqlite:///{folder / 'server.sqlite3'}", [tree], accounts={TOKEN: "main", OTHER_TOKEN: "other"}, agents=agents
+        database or database_in(folder), [tree], accounts={TOKEN: "main", OTHER_TOKEN: "other"}, agents=agents
     )
     listener = listen("127.0.0.1", 0)
     server = Server(uvicorn_config(stack.app))

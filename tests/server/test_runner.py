@@ -30,7 +30,10 @@ async def test_no_more_agents_at_a_time_than_allowed(tmp_path: Path) -> None:
         for run in runs:
             await api.stream(run["id"])
         assert driver.most == 3
-        assert [turn.message for turn in driver.turns] == [str(number) for number in range(12)]
+        heard = [int(turn.message) for turn in driver.turns]
+        assert sorted(heard) == list(range(12))
+        if not api.stack.services.store.shared:  # several writers begin runs at the same time, in any order
+            assert heard == list(range(12))
 
 
 async def test_stopping_ends_agents_and_fails_their_runs_as_server_lost(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, insert, inspect, select, text
+from sqlalchemy import Connection, Engine, insert, inspect, select, text
 
 from evalfleet.errors import SettingError, StorageError, UnfitHost
 from evalfleet.server.migrate import prepare, upgrade
@@ -136,9 +136,9 @@ def test_a_database_that_cannot_be_is_named(url: str) -> None:
 # -- migrations
 
 
-def shape(store: Store) -> dict[str, object]:
+def shape(engine: Engine) -> dict[str, object]:
     """Columns, keys, unique constraints and indexes of every table."""
-    seen = inspect(store.engine)
+    seen = inspect(engine)
     return {
         table: (
             [(column["name"], str(column["type"]), column["nullable"]) for column in seen.get_columns(table)],
@@ -154,12 +154,28 @@ def test_a_fresh_database_and_a_migrated_one_have_the_same_shape(tmp_path: Path)
     fresh, migrated = (Store(f"sqlite:///{tmp_path / name}") for name in ("fresh", "migrated"))
     prepare(fresh.engine)
     upgrade(migrated.engine, None)
-    assert shape(fresh) == shape(migrated)
-    assert set(shape(fresh)) == set(metadata.tables) | {"alembic_version"}
+    assert shape(fresh.engine) == shape(migrated.engine)
+    assert set(shape(fresh.engine)) == set(metadata.tables) | {"alembic_version"}
     for store in (fresh, migrated):
         with store.engine.connect() as connection:
             assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == SCHEMA_VERSION
             assert connection.execute(select(installation.c.id)).scalar_one()
+        store.engine.dispose()
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_an_earlier_database_is_brought_up_to_date_with_what_is_in_it(tmp_path: Path, revision: str) -> None:
+    old, fresh = (Store(f"sqlite:///{tmp_path / name}") for name in ("old", "fresh"))
+    upgrade(old.engine, None, revision)
+    with old.engine.begin() as connection:
+        connection.execute(insert(harnesses), named("kept"))
+    prepare(old.engine)
+    prepare(fresh.engine)
+    assert shape(old.engine) == shape(fresh.engine)
+    with old.engine.connect() as connection:
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == SCHEMA_VERSION
+        assert connection.execute(select(harnesses.c.name)).scalar() == "kept"
+    for store in (old, fresh):
         store.engine.dispose()
 
 
