@@ -19,12 +19,17 @@ from evalfleet.errors import SettingError, StorageError
 SQLITE: Final = "sqlite"
 POSTGRES: Final = "postgresql"
 
-CONNECT_SECONDS: Final = 5
-
 _DRIVERS: Final = {"postgres": "postgresql+psycopg", POSTGRES: "postgresql+psycopg"}
 
-# A dead peer is noticed within 25 s although nothing is sent.
-_KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+_CONNECT: Final = {
+    "connect_timeout": 5,
+    "application_name": "evalfleet server",
+    # A dead peer is noticed within 25 s although nothing is sent.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+"""What the URL does not say otherwise."""
 
 _SESSION: Final = """
 SET lock_timeout = '15s'; SET statement_timeout = '120s'; SET idle_in_transaction_session_timeout = '60s';
@@ -97,7 +102,7 @@ def _postgres(parsed: URL) -> Engine:
         parsed,
         poolclass=NullPool,
         isolation_level="READ COMMITTED",  # whatever the database's own default is
-        connect_args={"connect_timeout": CONNECT_SECONDS, "application_name": "evalfleet server", **_KEEPALIVE},
+        connect_args={name: value for name, value in _CONNECT.items() if name not in parsed.query},
     )
 
     @event.listens_for(engine, "connect")
@@ -123,7 +128,7 @@ def writing(engine: Engine) -> Connection:
 def connect_arguments(engine: Engine) -> dict[str, Any]:
     """What psycopg needs to reach the same database with a connection of its own."""
     arguments: dict[str, Any] = dict(engine.dialect.create_connect_args(engine.url)[1])
-    return arguments | {"connect_timeout": CONNECT_SECONDS, "application_name": "evalfleet server"} | _KEEPALIVE
+    return _CONNECT | arguments
 
 
 # -- what an error means

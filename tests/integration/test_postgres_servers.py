@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import Connection, select, update
 
 from evalfleet.checks.verdict import CaseAttempts, evaluation_rates
 from evalfleet.server import neighbours
@@ -25,7 +25,7 @@ from evalfleet.server.journal import Appended
 from evalfleet.server.schema import attempts, evaluation_cases, runs, servers
 from evalfleet.server.servers import end_lost_runs
 from evalfleet.server.streams import PIECE
-from tests.integration.postgres import emptied, own_schema
+from tests.integration.postgres import emptied, end_connections, own_schema
 from tests.integration.test_postgres_store import new_run
 from tests.server.conftest import TIMEOUT, Api, ScriptedDriver, assert_problem, echo, run_body, serving, types_of
 
@@ -142,17 +142,15 @@ async def test_a_long_journal_of_another_server_comes_whole(pair: Pair) -> None:
         assert [event["sequence"] for event in events] == list(range(1, calls + 5))
 
 
-async def test_a_server_that_was_deaf_has_lost_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_was_deaf_has_lost_nothing(
+    pair: Pair, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(neighbours, "AGAIN", 0.2)
     run = await begun(pair.one, pair.gate_one)
     stream, there = await watch(pair.two, run["id"], 4)
     await asyncio.wait_for(there.wait(), TIMEOUT)
 
-    def end_ears(connection: Connection) -> None:
-        ears = "application_name = 'evalfleet server' AND query LIKE 'LISTEN%'"
-        connection.execute(text(f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE {ears}"))
-
-    await pair.one.stack.services.store.write(end_ears)
+    await asyncio.to_thread(end_connections, schema, "query LIKE 'LISTEN%'")
     pair.gate_one.go.set()  # the run goes on and ends while nobody listens
     events = await asyncio.wait_for(stream, 10)
     assert states(events) == ["running", "succeeded"]

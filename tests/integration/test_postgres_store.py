@@ -18,7 +18,7 @@ from evalfleet.server.migrate import prepare, upgrade
 from evalfleet.server.process import open_stack
 from evalfleet.server.schema import SCHEMA_VERSION, events, harnesses, metadata
 from evalfleet.server.store import WRITERS, Store
-from tests.integration.postgres import emptied, own_schema
+from tests.integration.postgres import emptied, end_connections, own_schema
 from tests.server.test_store import named, names, shape
 
 pytestmark = pytest.mark.integration
@@ -158,12 +158,9 @@ async def test_a_write_whose_connection_dies_at_the_commit_is_not_done_again(sto
     assert await names(store) == []
 
 
-async def test_a_reader_whose_connection_died_reads_all_the_same(store: Store) -> None:
+async def test_a_reader_whose_connection_died_reads_all_the_same(schema: str, store: Store) -> None:
     assert await names(store) == []
-    with store.engine.connect() as other:
-        mine = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-        ours = " AND application_name = 'evalfleet server' AND query LIKE '%harnesses%'"
-        other.execute(text(mine + ours))
+    await asyncio.to_thread(end_connections, schema)
     assert await names(store) == []
 
 

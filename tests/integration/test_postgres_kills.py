@@ -1,0 +1,154 @@
+"""Server processes on one Postgres that are killed: what the others, and the next start, make of it (E02)."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.postgres import connect, end_connections, own_schema
+from tests.server.test_process import AGENT, DEADLINE, agent_of, create, ended_run, gone, refused, started, tree, until
+
+__all__ = ["tree"]
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def schema(postgres_url: str) -> Iterator[str]:
+    with own_schema(postgres_url) as url:
+        yield url
+
+
+def options(schema: str, state: Path) -> tuple[str, ...]:
+    return "--database", schema, "--state", str(state)
+
+
+def test_the_runs_of_a_killed_server_are_ended_by_another_one(tree: Path, tmp_path: Path, schema: str) -> None:
+    with (
+        started(tree, *options(schema, tmp_path / "a")) as (first, one),
+        started(tree, *options(schema, tmp_path / "b")) as (_second, two),
+    ):
+        hanging = create(one, "hang", "k1")
+        agent = agent_of(tree)
+        behind = two.post(
+            "/v2/runs",
+            json={**body_of(hanging["harness_id"], "later"), "chat_id": hanging["chat_id"]},
+            headers={"Idempotency-Key": "k2"},
+        ).json()
+        (tree / "started").unlink()
+        first.kill()
+        killed = time.monotonic()
+        lost = ended_run(two, hanging["id"])  # the stream that was open at the other server ends
+        assert time.monotonic() - killed < 30
+        assert (lost["status"], lost["failure"]["code"], lost["failure"]["retryable"]) == (
+            "failed",
+            "server_lost",
+            True,
+        )
+        journal = two.get(f"/v2/runs/{hanging['id']}/events").json()["data"]
+        assert [event["sequence"] for event in journal] == list(range(1, len(journal) + 1))
+        assert ended_run(two, behind["id"])["status"] == "succeeded"  # what waited for it goes on
+        # The key still answers with the run that was lost; another key plays.
+        again = two.post("/v2/runs", json=body_of(hanging["harness_id"], "hang"), headers={"Idempotency-Key": "k1"})
+        assert again.json()["id"] == hanging["id"]
+        first.wait(DEADLINE)
+        with started(tree, *options(schema, tmp_path / "a")):
+            until(lambda: gone(agent))  # and the agent that it left running is ended by its own next start
+
+
+def test_a_restarted_server_ends_its_own_lost_runs_at_once(tree: Path, tmp_path: Path, schema: str) -> None:
+    with started(tree, *options(schema, tmp_path / "a")) as (process, client):
+        hanging = create(client, "hang", "k1")
+        agent_of(tree)
+        process.kill()
+        process.wait(DEADLINE)
+    with started(tree, *options(schema, tmp_path / "a")) as (_process, client):
+        run = client.get(f"/v2/runs/{hanging['id']}").json()
+        assert (run["status"], run["failure"]["code"]) == ("failed", "server_lost")
+
+
+def test_a_server_that_leaves_takes_its_place_away(tree: Path, tmp_path: Path, schema: str) -> None:
+    with started(tree, *options(schema, tmp_path / "a")) as (process, _client), connect(schema) as connection:
+        assert connection.execute("SELECT pid FROM servers").fetchall() == [(process.pid,)]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE) == 0
+        assert connection.execute("SELECT count(*) FROM servers").fetchone() == (0,)
+
+
+def test_two_servers_do_not_share_a_state_folder(tree: Path, tmp_path: Path, schema: str) -> None:
+    with started(tree, *options(schema, tmp_path / "a")) as (process, _client):
+        code, message = refused(tree, *options(schema, tmp_path / "a"))
+        assert code == 2
+        assert f"process {process.pid}" in message
+        assert "--state" in message
+
+
+def test_a_server_outlives_a_database_that_ends_all_connections(tree: Path, tmp_path: Path, schema: str) -> None:
+    with (
+        started(tree, *options(schema, tmp_path / "a")) as (_first, one),
+        started(tree, *options(schema, tmp_path / "b")) as (_second, two),
+    ):
+        for number in range(3):
+            end_connections(schema)
+            run = create(one, "hello", f"k{number}")
+            assert ended_run(two, run["id"])["status"] == "succeeded"
+
+
+@pytest.mark.parametrize("rounds", [6])
+def test_no_acknowledged_write_is_lost_and_no_key_is_wedged_by_kills_e02(
+    tree: Path, tmp_path: Path, schema: str, rounds: int
+) -> None:
+    (tree / "agent.py").write_text(AGENT.replace('open("started"', "#"), encoding="utf-8")
+    acknowledged: dict[str, bytes] = {}
+    asked: list[str] = []
+    chance = random.Random(3)
+    for number in range(rounds):
+        with started(tree, *options(schema, tmp_path / "a")) as (process, client):
+            harness_id = client.get("/v2/harnesses").json()["data"][0]["id"]
+
+            def write(worker: int, number: int = number, client: httpx.Client = client, to: str = harness_id) -> None:
+                for step in range(1000):
+                    key = f"r{number}-w{worker}-s{step}"
+                    asked.append(key)
+                    try:
+                        answer = client.post("/v2/runs", json=body_of(to, "hi"), headers={"Idempotency-Key": key})
+                    except httpx.TransportError:
+                        return  # killed
+                    assert answer.status_code == 201, answer.text
+                    acknowledged[key] = answer.content
+
+            writers = [threading.Thread(target=write, args=[worker]) for worker in range(4)]
+            for writer in writers:
+                writer.start()
+            until(lambda: any(key.startswith(f"r{number}-") for key in list(acknowledged)))  # noqa: B023
+            time.sleep(chance.uniform(0, 0.3))  # a kill at any moment is what is tested
+            process.kill()
+            for writer in writers:
+                writer.join(DEADLINE)
+    with started(tree, *options(schema, tmp_path / "a")) as (_process, client):
+        harness_id = client.get("/v2/harnesses").json()["data"][0]["id"]
+        made = set()
+        for key in asked:
+            answer = client.post("/v2/runs", json=body_of(harness_id, "hi"), headers={"Idempotency-Key": key})
+            assert answer.status_code == 201, answer.text  # never "in flight", never a conflict
+            if key in acknowledged:
+                assert answer.content == acknowledged[key]
+            made.add(answer.json()["id"])
+        assert len(made) == len(asked)
+        for run_id in made:
+            assert ended_run(client, run_id)["status"] in ("succeeded", "failed")
+        with connect(schema) as connection:
+            assert connection.execute("SELECT count(*) FROM runs").fetchone() == (len(asked),)
+            gaps = "SELECT run_id FROM events GROUP BY run_id HAVING count(*) <> max(sequence)"
+            assert connection.execute(gaps).fetchall() == []
+
+
+def body_of(harness_id: str, text: str) -> dict[str, object]:
+    return {"harness_id": harness_id, "input": {"role": "user", "content": [{"type": "text", "text": text}]}}
