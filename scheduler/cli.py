@@ -472,6 +472,7 @@ def submit(
     from scheduler.fleet import submit as hand_over
     from scheduler.prepare import prepare
 
+    settings = _settings(None)
     prepared = prepare(
         tree or Path.cwd(),
         select or (),
@@ -483,10 +484,11 @@ def submit(
         environment=os.environ,
         commit=commit,
         by_ast=True,
+        server=None if target else settings.require_base_url(),
     )
     for warning in prepared.warnings:
         _say(warning)
-    opened = hand_over(prepared, _options(state, None, fresh=fresh), _settings(None), words=select or ())
+    opened = hand_over(prepared, _options(state, None, fresh=fresh), settings, words=select or ())
     if opened.note:
         _say(opened.note)
     _tell(opened.plan.id)

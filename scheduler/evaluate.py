@@ -103,6 +103,11 @@ def evaluate(prepared: Prepared, options: Options, reporter: Reporter, *, words:
 
 def resume(config: TreeConfig, record: Submission, options: Options, reporter: Reporter, *, commit: str) -> Result:
     """Go on with a submission as it was planned; on a complete one run nothing and give the stored result (S34)."""
+    if record.server and record.unfinished:
+        raise UsageError(
+            f"{record.id} was submitted to the fleet of {record.server}: `evalfleet watch {record.id}` follows it, "
+            "and the same `evalfleet submit` goes on with it if it ended incomplete"
+        )
     folder = Path(record.results) if record.results else results_folder(config, options)
     store = results_store(folder if folder.is_absolute() else config.root / folder)
     artifact = find(store, record.id)

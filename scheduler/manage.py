@@ -36,8 +36,11 @@ def render_submissions(found: Sequence[Submission]) -> str:
 
 
 def shown_status(submission: Submission) -> str:
-    """The record's `running` says that it is not over, not that a process works on it."""
-    return "unfinished" if submission.unfinished else submission.status
+    """The record's `running` says that it is not over, not that a process works on it. How far a fleet is with one,
+    this folder does not know: `watch` does."""
+    if submission.unfinished:
+        return "submitted" if submission.server else "unfinished"
+    return submission.status
 
 
 def submission_document(submission: Submission) -> dict[str, Any]:
@@ -70,6 +73,8 @@ def cancel_submission(config: TreeConfig, text: str, options: Options) -> str:
     if plan is not None and plan.target.base_url is not None:
         key = Settings.from_env(options.environment).require_api_key()
         ended = asyncio.run(main(plan.target.base_url, key))
+    elif record.server:  # a fleet's: its aggregator sees that the evaluation is over, and ends the submission there
+        ended = asyncio.run(main(record.server, Settings.from_env(options.environment).require_token()))
     else:
         with Stack(config.root, state=options.state, command="evalfleet cancel") as stack:
             endpoints = stack.start(

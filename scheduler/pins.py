@@ -45,14 +45,19 @@ def make_pin(
     evaluations: Sequence[PlannedEvaluation],
     scorer: Scorer,
     baseline: str | None = None,
+    server: str | None = None,
     environment: Mapping[str, str],
 ) -> Pin:
     """S34: suite keys and versions, k, harness, commit, scorer, baseline, the `[harness]`, `[judge]` and `[graders]`
-    settings, and the values of the variables in `[harness] pin_env` (hashed)."""
+    settings, and the values of the variables in `[harness] pin_env` (hashed).
+    `server`: the address of a fleet's own server, whose evaluations are others than those of this tree's folder.
+    """
     parts = {f"suite {evaluation.suite.key}": evaluation.suite.version for evaluation in evaluations}
     parts["trials"] = ",".join(str(evaluation.k) for evaluation in evaluations)
     # The embedded server gives a harness its id; on a platform the id is the harness, and the platform part of it.
     parts["harness"] = target.harness if target.base_url is None else f"{target.base_url} {target.harness_id}"
+    if server is not None:
+        parts["server"] = server
     parts["machine"] = target.machine_id or ""
     parts["commit"] = commit
     parts["scorer"] = f"{scorer.id} {scorer.version}"

@@ -89,6 +89,7 @@ def build_plan(
     concurrency: int | None = None,
     generation: int = 0,
     baseline: str | None = None,
+    server: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Plan, Pin]:
     """The plan of one submission and the pin it is found again by.
@@ -109,6 +110,7 @@ def build_plan(
         evaluations=evaluations,
         scorer=SCORER,
         baseline=baseline,
+        server=server,
         environment=environment or {},
     )
     index = {evaluation.k: position for position, evaluation in enumerate(evaluations)}

@@ -74,10 +74,12 @@ def prepare(
     environment: Mapping[str, str],
     by_ast: bool = False,
     commit: str | None = None,
+    server: str | None = None,
 ) -> Prepared:
     """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong.
 
-    `commit` pins a target's run to it instead of to the tree's (`--commit`, S33).
+    `commit` pins a target's run to it instead of to the tree's (`--commit`, S33). `server`: the fleet's own, for a
+    submission that is handed to one.
     """
     settings = Settings.from_env(environment)
     if concurrency is not None and concurrency < 1:
@@ -120,6 +122,7 @@ def prepare(
         created_at=datetime.now(UTC),
         settings=settings,
         concurrency=concurrency,
+        server=server,
         environment=environment,
     )
     return Prepared(

@@ -27,7 +27,8 @@ _ID = re.compile(r"sub_[0-9A-HJKMNP-TV-Z]{26}")
 @dataclass(frozen=True, slots=True)
 class Submission:
     """`status` running: unfinished, whether or not a process works on it. `words` is the selection as it was written;
-    `parts` and `files` say what its pin was made of (digests only). Times are RFC 3339 UTC."""
+    `parts` and `files` say what its pin was made of (digests only). Times are RFC 3339 UTC. `server`: the fleet's that
+    it was handed to; "" for one that ran here or on a target."""
 
     id: str
     pin: str
@@ -41,6 +42,7 @@ class Submission:
     parts: Mapping[str, str]
     files: Mapping[str, str]
     results: str = ""
+    server: str = ""
 
     @property
     def unfinished(self) -> bool:
@@ -61,6 +63,7 @@ class Submission:
             "parts": dict(self.parts),
             "files": dict(self.files),
             "results": self.results,
+            "server": self.server,
         }
 
     @classmethod
@@ -85,13 +88,19 @@ class Submission:
                 parts=dict(document["parts"]),
                 files=dict(document["files"]),
                 results=str(document.get("results", "")),
+                server=str(document.get("server", "")),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"a field is missing or unreadable: {error}") from error
 
 
 def submission_of(
-    plan: Plan, pin: Pin, *, words: tuple[str, ...] = (), files: Mapping[str, str] | None = None, results: str = ""
+    plan: Plan,
+    pin: Pin,
+    *,
+    words: tuple[str, ...] = (),
+    files: Mapping[str, str] | None = None,
+    results: str = "",
 ) -> Submission:
     """The record of a plan that starts now; `results` is where its artifact is."""
     return Submission(
@@ -107,6 +116,7 @@ def submission_of(
         parts=pin.parts,
         files=files or {},
         results=results,
+        server=pin.parts.get("server", ""),
     )
 
 
@@ -172,7 +182,7 @@ class Submissions:
     def latest_unfinished(self) -> Submission:
         """What `resume` without an id means. UsageError when everything is finished."""
         for submission in self.all():
-            if submission.unfinished:
+            if submission.unfinished and not submission.server:
                 return submission
         raise UsageError("nothing to resume: no submission here is unfinished; `evalfleet list` shows what there is")
 
@@ -182,12 +192,13 @@ def why_not_resumed(previous: Submission | None, current: Submission) -> str:
 
     Names the files or settings that changed (S34); a finished submission is never answered from.
     """
-    if previous is None or not previous.unfinished or previous.pin == current.pin:
+    if previous is None or not previous.unfinished or previous.pin == current.pin or previous.server != current.server:
         return ""
     changed = what_changed(previous.parts, current.parts, previous.files, current.files)
     return (
         f"not going on with {previous.id} (started {previous.started_at}): {changed or 'its pin is another'}; "
-        f"`evalfleet resume {previous.id}` finishes it as it was"
+        f"`evalfleet {'watch' if previous.server else 'resume'} {previous.id}` "
+        f"{'follows it' if previous.server else 'finishes it as it was'}"
     )
 
 

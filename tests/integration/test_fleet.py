@@ -197,3 +197,23 @@ def test_a_server_that_serves_another_version_is_named(tmp_path: Path, private_f
     assert refused.returncode == 2
     assert "serves another version of counter than this tree's" in refused.stderr
     assert refused.stdout == ""
+
+
+def test_s18_what_a_fleet_was_handed_is_listed_and_cancelled_here(tmp_path: Path, private_fleet: Fleet) -> None:
+    """No embedded server is started for it, and `resume` says who goes on with it."""
+    fleet = private_fleet
+    tree = make_tree(tmp_path / "tree", nap=0)
+    fleet.server(tree)
+    submission = fleet.submit(tree)
+    state = fleet.folder / "submissions"
+    here = ("--tree", str(tree), "--state", str(state))
+    assert f"{submission}  " in (listed := fleet.run("list", *here).stdout)
+    assert "  submitted  " in listed
+    resumed = fleet.run("resume", submission, *here)
+    assert resumed.returncode == 2
+    assert f"evalfleet watch {submission}" in resumed.stderr
+    cancelled = fleet.run("cancel", submission, *here)
+    assert (cancelled.returncode, cancelled.stderr) == (0, "")
+    assert "0 recorded attempts are kept" in cancelled.stdout
+    assert "  cancelled  " in fleet.run("list", *here).stdout
+    assert not (state / "server.sqlite3").exists()

@@ -73,6 +73,7 @@ MOVES: list[Any] = [
     pytest.param({"target": replace(TARGET, base_url="https://p.example/api")}, id="a platform"),
     pytest.param({"target": replace(TARGET, machine_id="m_1")}, id="a machine"),
     pytest.param({"baseline": "b" * 40}, id="baseline"),
+    pytest.param({"server": "http://fleet:8080"}, id="a fleet's server"),
     pytest.param({"config": harness(infra_codes=("x",))}, id="infra_codes"),
     pytest.param({"config": harness(driver=CommandHarness(("python3", "b.py")))}, id="argv"),
     pytest.param({"config": harness(driver=CommandHarness(("python3", "agent.py"), {"MODE": "prod"}))}, id="env"),
@@ -283,6 +284,7 @@ def test_there_is_nothing_to_say_when_it_is_gone_on_with_or_finished() -> None:
     assert why_not_resumed(None, before) == ""
     assert why_not_resumed(before, record(generation=1)) == ""
     assert why_not_resumed(replace(before, status="completed"), record(commit="d" * 40)) == ""
+    assert why_not_resumed(replace(before, server="http://fleet:8080"), record(commit="d" * 40)) == ""
 
 
 def test_a_changed_case_file_is_named_by_its_path(tmp_path: Path) -> None:
