@@ -52,6 +52,8 @@ HEARTBEAT_PX = 12_000
 """A worker that has not beaten for this long (ms) is dead (I6)."""
 GRACE_MS = 15_000
 """After Redis came back empty nothing is claimed for this long: long enough for every living worker to beat."""
+FAULT = "fault"
+"""The code of a submission that a bug of ours has stopped: the command ends with 70."""
 ENDED_TTL_S = 24 * 3600
 """How long an ended submission can still be watched."""
 JUDGE_ROW = 10

@@ -9,7 +9,7 @@ import time
 
 from evalfleet.artifact import find, read_plan
 from evalfleet.errors import TargetUnreachable, UsageError
-from evalfleet.ledger import GRACE_MS, Ledger, Meta, Progress
+from evalfleet.ledger import FAULT, GRACE_MS, Ledger, Meta, Progress
 from evalfleet.plan import Plan
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
@@ -43,7 +43,13 @@ def watch(submission: str, settings: Settings, reporter: Reporter, *, allow_flak
     elif ended.state == "stopped" and ended.reason:
         reporter.warn(f"stopped: {ended.reason}")
     ledger.close()
-    return summary, exit_code(summary, allow_flaky=allow_flaky, signal=interrupts.first if ended is None else None)
+    code = exit_code(
+        summary,
+        allow_flaky=allow_flaky,
+        fault=ended is not None and ended.code == FAULT,
+        signal=interrupts.first if ended is None else None,
+    )
+    return summary, code
 
 
 def _follow(

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from celery import Celery, bootsteps, signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
@@ -41,6 +41,7 @@ from evalfleet.contract.tasks import (
     read_run,
 )
 from evalfleet.errors import EvalfleetError, SettingError
+from evalfleet.ledger import FAULT
 from evalfleet.plan import Attempt, Conversation
 from evalfleet.queue import celery_config
 from evalfleet.results import results_store
@@ -91,34 +92,47 @@ class CeleryPublisher:
         PUBLISHED.labels(queue).inc()
 
 
+class _Order(Protocol):
+    @property
+    def plan(self) -> str: ...
+
+
+_O = TypeVar("_O", bound=_Order)
+
+
 def add_tasks(app: Celery, crew: Crew) -> None:
     """Hang the three tasks on the app. Each drops a message that it cannot read, and says so."""
 
-    def task(name: str, body: Callable[[Any], None]) -> None:
+    def task(name: str, read: Callable[[Any], _O], do: Callable[[_O], None]) -> None:
         def handle(payload: Mapping[str, Any]) -> None:
             try:
-                body(payload)
+                order = read(payload)
             except ValueError as error:
                 log.error("%s: a message is dropped: %s", name, error)  # noqa: TRY400  - the sentence is enough
+                return
+            try:
+                do(order)
             except EvalfleetError as error:
                 log.error("%s: %s", name, error)  # noqa: TRY400
+            except Exception as error:
+                _stop_for_a_fault(crew, order.plan, name, error)
+                raise
 
-        app.task(name=name, acks_late=False, ignore_result=True)(handle)
+        app.task(name=name, shared=False, acks_late=False, ignore_result=True)(handle)
 
-    def run(payload: Any) -> None:
-        order = read_run(payload)
-        crew.run(order.plan, [Conversation(*pair) for pair in order.conversations])
+    task(RUN_TASK, read_run, lambda order: crew.run(order.plan, [Conversation(*pair) for pair in order.conversations]))
+    task(GRADE_TASK, read_grade, lambda order: crew.grade(order.plan, Attempt(*order.attempt)))
+    task(AGGREGATE_TASK, read_aggregate, lambda order: crew.aggregate(order.plan))
 
-    def grade(payload: Any) -> None:
-        order = read_grade(payload)
-        crew.grade(order.plan, Attempt(*order.attempt))
 
-    def aggregate(payload: Any) -> None:
-        crew.aggregate(read_aggregate(payload).plan)
-
-    task(RUN_TASK, run)
-    task(GRADE_TASK, grade)
-    task(AGGREGATE_TASK, aggregate)
+def _stop_for_a_fault(crew: Crew, plan: str, task: str, error: Exception) -> None:
+    """A bug of ours would be met by every worker again: the submission ends with it named, and can be resumed. Without
+    this a person sees only that nothing moves."""
+    reason = f"a fault of ours in {task}: {type(error).__name__}: {error} (the worker's log has the traceback)"
+    try:
+        crew.ledger.end(plan, "stopped", reason, FAULT)
+    except EvalfleetError as away:
+        log.error("%s could not be ended: %s", plan, away)  # noqa: TRY400  - Celery logs the fault itself
 
 
 def read_queues(text: str) -> tuple[str, ...]:

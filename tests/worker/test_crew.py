@@ -16,18 +16,21 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
 import worker.heartbeat
 import worker.tasks
 from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.contract.client import Client
+from evalfleet.contract.tasks import AGGREGATE_TASK
 from evalfleet.errors import StorageError, TargetUnreachable
-from evalfleet.ledger import JUDGE_ROW, Ledger
+from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger
 from evalfleet.plan import Attempt, Conversation, Plan, PlannedGraders
 from evalfleet.server.driving import Ended, Sink, Turn
 from evalfleet.settings import Settings
 from tests.server.conftest import TOKEN, Api, ScriptedDriver, serving
 from tests.worker.test_play import failed, never, plan_of, well
+from worker.app import add_tasks
 from worker.loop import LoopThread
 from worker.play import Player
 from worker.tasks import Crew
@@ -448,3 +451,28 @@ async def test_i6_a_worker_whose_broker_is_silent_stops_what_it_plays_and_it_is_
         await running
         await until(lambda: stage.claims() == {}, "the claim went back")
         assert stage.ledger.take_returned(stage.plan.id) == [FIRST]
+
+
+async def test_a_bug_of_ours_ends_the_submission_by_its_name(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it shows in a worker's log only, and a person sees that nothing moves."""
+
+    def broken(*_: Any) -> None:
+        raise AttributeError("no such thing")
+
+    monkeypatch.setattr(stage.crew, "aggregate", broken)
+    app = Celery("test", set_as_current=False)
+    add_tasks(app, stage.crew)
+    with pytest.raises(AttributeError):
+        app.tasks[AGGREGATE_TASK].run({"plan": stage.plan.id})
+    meta = stage.ledger.meta(stage.plan.id)
+    assert meta is not None
+    assert (meta.state, meta.code) == ("stopped", FAULT)
+    assert "AttributeError: no such thing" in meta.reason
+
+
+def test_a_message_that_cannot_be_read_is_dropped(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """I3: one of another version, or of somebody else."""
+    app = Celery("test", set_as_current=False)
+    add_tasks(app, stage.crew)
+    app.tasks[AGGREGATE_TASK].run({"plan": 7})
+    assert "a message is dropped" in caplog.text
