@@ -404,14 +404,13 @@ class _Watch:
     async def _await_cancelled(self, events: list[Mapping[str, Any]], seen: set[str]) -> bool:
         end = time.monotonic() + CANCEL_GRACE_S
         try:
-            async with asyncio.timeout(CANCEL_GRACE_S):
-                async with contextlib.aclosing(self.platform.events(self.run_id, deadline=end)) as stream:
-                    async for event in stream:
-                        if event.get("id") not in seen:
-                            seen.add(str(event.get("id")))
-                            events.append(event)
+            async with contextlib.aclosing(self.platform.events(self.run_id, deadline=end)) as stream:
+                async for event in stream:
+                    if event.get("id") not in seen:
+                        seen.add(str(event.get("id")))
+                        events.append(event)
             return True
-        except (TimeoutError, StreamLost):
+        except PlatformError:
             return await self._is_terminal()
         finally:
             if self.cancelling is not None and not self.cancelling.done():
