@@ -67,5 +67,7 @@ def upgrade(engine: Engine, recorded: str | None, to: str = "head") -> None:
             ) from problem
     with writing(engine) as connection, connection.begin():
         alone(connection)  # who comes second finds the newest version, and nothing to do
+        if is_postgres(connection):
+            connection.execute(text("SET LOCAL statement_timeout = 0"))  # a large table takes what it takes
         config.attributes["connection"] = connection
         command.upgrade(config, to)

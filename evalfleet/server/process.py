@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import signal
@@ -18,18 +17,18 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
-from evalfleet.errors import EvalfleetError, TreeBusy, UnfitHost, UsageError
+from evalfleet.errors import EvalfleetError, UnfitHost, UsageError
 from evalfleet.server import harnesses
 from evalfleet.server.app import create_app
 from evalfleet.server.driving import Driver
-from evalfleet.server.engines import POSTGRES
 from evalfleet.server.gate import Gate
+from evalfleet.server.holding import locked_database, locked_state
 from evalfleet.server.keeper import Keeper
 from evalfleet.server.migrate import alone, prepare
 from evalfleet.server.runner import Runner
@@ -309,45 +308,6 @@ def write_ready_file(path: Path, url: str) -> None:
     half = path.with_name(f"{path.name}.{os.getpid()}")
     half.write_text(url + "\n", encoding="ascii")
     half.replace(path)
-
-
-@contextlib.contextmanager
-def locked_database(url: str) -> Iterator[None]:
-    """One server for one SQLite file: a second one would take the first one's runs for a dead server's."""
-    parsed = read_url(url)
-    if parsed.get_backend_name() == POSTGRES:
-        yield
-        return
-    path = Path(f"{parsed.database}.lock")
-    with _locked(path, f"{parsed.database}: stop it, or name another --database"):
-        yield
-
-
-@contextlib.contextmanager
-def locked_state(state: Path) -> Iterator[None]:
-    """One server for one state folder: a second one would end the first one's agents as leftovers."""
-    with _locked(state / "server.lock", f"{state}: stop it, or name another --state"):
-        yield
-
-
-@contextlib.contextmanager
-def _locked(path: Path, used: str) -> Iterator[None]:
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file: IO[str] = path.open("a+", encoding="ascii")
-    except OSError as problem:
-        raise UnfitHost(f"{path}: {problem.strerror or problem}: the folder must be writable") from problem
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            file.seek(0)
-            holder = file.read(20).strip() or "unknown"
-            raise TreeBusy(f"another evalfleet server (process {holder}) uses {used}") from problem
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
 
 
 def make_state(state: Path) -> None:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -61,7 +61,10 @@ COLLISIONS: Final = 8
 """How often a write is begun that meets others, before its caller is told. One of those that meet always goes on."""
 
 PATIENCE: Final = 8.0
-"""Seconds for which a write waits for a Postgres that is away: a restart is shorter."""
+"""Seconds, from its call, for which a write waits for a Postgres that is away: a restart is shorter."""
+
+ASKED_AGAIN: Final = 1.0
+"""Seconds: a database that is away is not tried by everybody who waits, each for the length of a connect's timeout."""
 
 
 @dataclass(slots=True)
@@ -72,6 +75,7 @@ class _Write(Generic[T]):
     on_commit: Callable[[T], None] | None
     result: T | None = None
     error: BaseException | None = None
+    asked_at: float = field(default_factory=time.monotonic)
 
     def settle(self) -> None:
         """On the loop: tell what came of it."""
@@ -97,6 +101,7 @@ class Store:
         self._writers = [threading.Thread(target=work, name=f"store-writer-{n}", daemon=True) for n in range(number)]
         self._counting = threading.Lock()
         self._leaving = threading.Event()
+        self._away: tuple[float, DBAPIError] | None = None
         self._local = threading.local()
         self._opened: list[Connection] = []
         self._opened_lock = threading.Lock()
@@ -162,12 +167,24 @@ class Store:
                     if not is_lost(problem):
                         raise
                     self._forget_reader(kept)  # the database was away meanwhile: once more, on a new connection
-            connection = reading(self._engine)
+            connection = self._connect(reading)
             self._local.connection = connection
             with self._opened_lock:
                 self._opened.append(connection)
             with connection.begin():
                 return fn(connection)
+
+    def _connect(self, how: Callable[[Engine], Connection]) -> Connection:
+        if self._away is not None and time.monotonic() - self._away[0] < ASKED_AGAIN:
+            raise self._away[1]
+        try:
+            connection = how(self._engine)
+        except DBAPIError as problem:
+            if self.shared:
+                self._away = time.monotonic(), problem
+            raise
+        self._away = None
+        return connection
 
     def _forget_reader(self, connection: Connection) -> None:
         self._local.connection = None
@@ -187,13 +204,13 @@ class Store:
 
     def _write_one(self, connection: Connection | None, write: _Write[Any]) -> Connection | None:
         """Commit one write, or keep its error. Answers the connection for the next one."""
-        given_up_at = time.monotonic() + PATIENCE
+        given_up_at = write.asked_at + PATIENCE
         collisions = losses = 0
         while True:
             committing = False
             try:
                 if connection is None:
-                    connection = writing(self._engine)
+                    connection = self._connect(writing)
                 with connection.begin() as transaction:
                     write.result = write.fn(connection)
                     committing = True

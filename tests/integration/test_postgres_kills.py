@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -99,6 +100,28 @@ def test_a_server_outlives_a_database_that_ends_all_connections(tree: Path, tmp_
             end_connections(schema)
             run = create(one, "hello", f"k{number}")
             assert ended_run(two, run["id"])["status"] == "succeeded"
+
+
+def test_twenty_creates_with_one_key_over_two_processes_make_one_evaluation_e01(
+    tree: Path, tmp_path: Path, schema: str
+) -> None:
+    with (
+        started(tree, *options(schema, tmp_path / "a")) as (_first, one),
+        started(tree, *options(schema, tmp_path / "b")) as (_second, two),
+    ):
+        harness_id = one.get("/v2/harnesses").json()["data"][0]["id"]
+        cases = [{"key": f"c{number}"} for number in range(300)]
+        body = {"harness_id": harness_id, "suite": {"key": "s"}, "k": 3, "cases": cases}
+
+        def post(number: int) -> httpx.Response:
+            return (one, two)[number % 2].post("/v2/evaluations", json=body, headers={"Idempotency-Key": "k"})
+
+        with ThreadPoolExecutor(20) as threads:
+            answers = list(threads.map(post, range(20)))
+        assert {answer.status_code for answer in answers} == {201}
+        assert len({answer.content for answer in [*answers, post(1)]}) == 1
+        assert [answer.headers.get("idempotency-replayed") for answer in answers].count("true") == 19
+        assert len(one.get("/v2/evaluations", params={"harness_id": harness_id}).json()["data"]) == 1
 
 
 @pytest.mark.parametrize("rounds", [6])

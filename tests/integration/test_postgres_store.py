@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, insert, select, text, update
 
 from evalfleet.errors import StorageError, UnfitHost
 from evalfleet.server import engines, lifecycle, runs
+from evalfleet.server import store as store_module
 from evalfleet.server.idempotency import Answer, Key, once
 from evalfleet.server.journal import Message, append
 from evalfleet.server.migrate import prepare, upgrade
@@ -156,6 +157,22 @@ async def test_a_write_whose_connection_dies_at_the_commit_is_not_done_again(sto
     assert tried == 1
     await store.write(lambda connection: None)  # the next one has a connection again
     assert await names(store) == []
+
+
+async def test_a_database_that_is_away_fails_everybody_who_waits_within_one_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store_module, "PATIENCE", 0.5)
+    away = Store("postgresql://127.0.0.1:9/nothing")
+    away.open()
+    async with asyncio.timeout(20):
+        ended = await asyncio.gather(
+            *(away.write(lambda connection: None) for _ in range(500)),
+            *(away.read(lambda connection: None) for _ in range(500)),
+            return_exceptions=True,
+        )
+    assert {type(problem) for problem in ended} == {StorageError}
+    await away.aclose()
 
 
 async def test_a_reader_whose_connection_died_reads_all_the_same(schema: str, store: Store) -> None:
