@@ -64,8 +64,8 @@ def test_select_context_drafts_trials_and_fresh(tree: Tree) -> None:
     assert again.document()["submission"] != drafted["submission"]
     assert tree.started() == 5
 
-    listed = json.loads(tree.run("list", "--json").check(0).out)
-    assert [(s["status"], s["words"]) for s in listed] == [
+    listed = tree.run("list", "--json").check(0).document()["submissions"]
+    assert [(s["status"], s["select"]) for s in listed] == [
         ("completed", []),
         ("completed", []),
         ("completed", ["ta*/counts"]),
