@@ -12,7 +12,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import text
 
+from evalfleet.server.engines import make_engine
 from tests.integration.postgres import connect, end_connections, own_schema
 from tests.server.test_process import AGENT, DEADLINE, agent_of, create, ended_run, gone, refused, started, tree, until
 
@@ -124,16 +126,18 @@ def test_twenty_creates_with_one_key_over_two_processes_make_one_evaluation_e01(
         assert len(one.get("/v2/evaluations", params={"harness_id": harness_id}).json()["data"]) == 1
 
 
-@pytest.mark.parametrize("rounds", [6])
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize("rounds", [5])
 def test_no_acknowledged_write_is_lost_and_no_key_is_wedged_by_kills_e02(
-    tree: Path, tmp_path: Path, schema: str, rounds: int
+    tree: Path, tmp_path: Path, request: pytest.FixtureRequest, store: str, rounds: int
 ) -> None:
+    at = request.getfixturevalue("schema") if store == "postgres" else f"sqlite:///{tmp_path / 'server.sqlite3'}"
     (tree / "agent.py").write_text(AGENT.replace('open("started"', "#"), encoding="utf-8")
     acknowledged: dict[str, bytes] = {}
     asked: list[str] = []
     chance = random.Random(3)
     for number in range(rounds):
-        with started(tree, *options(schema, tmp_path / "a")) as (process, client):
+        with started(tree, *options(at, tmp_path / "a")) as (process, client):
             harness_id = client.get("/v2/harnesses").json()["data"][0]["id"]
 
             def write(worker: int, number: int = number, client: httpx.Client = client, to: str = harness_id) -> None:
@@ -155,7 +159,7 @@ def test_no_acknowledged_write_is_lost_and_no_key_is_wedged_by_kills_e02(
             process.kill()
             for writer in writers:
                 writer.join(DEADLINE)
-    with started(tree, *options(schema, tmp_path / "a")) as (_process, client):
+    with started(tree, *options(at, tmp_path / "a")) as (_process, client):
         harness_id = client.get("/v2/harnesses").json()["data"][0]["id"]
         made = set()
         for key in asked:
@@ -167,10 +171,12 @@ def test_no_acknowledged_write_is_lost_and_no_key_is_wedged_by_kills_e02(
         assert len(made) == len(asked)
         for run_id in made:
             assert ended_run(client, run_id)["status"] in ("succeeded", "failed")
-        with connect(schema) as connection:
-            assert connection.execute("SELECT count(*) FROM runs").fetchone() == (len(asked),)
-            gaps = "SELECT run_id FROM events GROUP BY run_id HAVING count(*) <> max(sequence)"
-            assert connection.execute(gaps).fetchall() == []
+    engine = make_engine(at)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM runs")).scalar() == len(asked)
+        gaps = "SELECT run_id FROM events GROUP BY run_id HAVING count(*) <> max(sequence)"
+        assert connection.execute(text(gaps)).all() == []
+    engine.dispose()
 
 
 def body_of(harness_id: str, text: str) -> dict[str, object]:
