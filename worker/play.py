@@ -146,8 +146,17 @@ class Player:
         self.cancel_on_leave = cancel_on_leave
         self.tries: list[Try] = []
         self._limit = None if first_new is None else first_new + plan.limits.tries
+        self._open_run: str | None = None
 
     async def play(self) -> GaveUp | None:
+        try:
+            return await self._play()
+        except asyncio.CancelledError:
+            if self._open_run is not None and self.cancel_on_leave():
+                await self._cancel_quietly(self._open_run)
+            raise
+
+    async def _play(self) -> GaveUp | None:
         number = 0
         while self.open:
             this = Try(number)
@@ -288,6 +297,7 @@ class Player:
         run: Mapping[str, Any] = created.document
         if not all(isinstance(run.get(name), str) for name in ("id", "chat_id")):
             raise _NoResult(f"launch failed: the answer is no run: {str(run)[:200]}", "unreadable", final=True)
+        self._open_run = str(run["id"])
         if not created.replayed and self._limit is None:
             self._limit = await self.first_new_try(this.number) + plan.limits.tries
         this.chat_id = str(run["chat_id"])
@@ -317,10 +327,6 @@ class Player:
         watch = _Watch(self.platform, run_id, queued=self.plan.limits.queued, left=max(left, 0.0))
         try:
             terminal = await watch.follow(events)
-        except asyncio.CancelledError:
-            if self.cancel_on_leave():
-                await self._cancel_quietly(run_id)
-            raise
         except PlatformError as lost:
             raise _NoResult(f"the event stream of {run_id} was lost: {lost}", "stream_lost", final=True) from lost
         if not terminal:
@@ -329,6 +335,7 @@ class Player:
                 "cancel_pending",
                 final=True,
             )
+        self._open_run = None
         try:
             document, messages, outputs = await asyncio.gather(
                 self.platform.get_run(run_id), self.platform.messages(run_id), self.platform.outputs(run_id)
