@@ -25,7 +25,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Sampler:
-    """CPU seconds by part, read from /proc every 20 ms until the parts are gone."""
+    """CPU seconds by part, read from /proc ten times a second until the parts are gone."""
 
     def __init__(self, tree: Path) -> None:
         self.tree = str(tree)
@@ -35,7 +35,7 @@ class Sampler:
         self.thread.start()
 
     def _main(self) -> None:
-        while not self.stopping.wait(0.02):
+        while not self.stopping.wait(0.1):
             for entry in Path("/proc").iterdir():
                 if entry.name.isdigit():
                     self._look(int(entry.name))
