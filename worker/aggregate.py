@@ -72,7 +72,8 @@ class Aggregator:
         if not self.ledger.lock(name, owner, LOCK_MS):
             return
         try:
-            stopping.wait(WINDOW_S)
+            if self.ledger.load(self.plan.id).claimed:
+                stopping.wait(WINDOW_S)  # nothing else is coming when nothing is played
             while self.ledger.lock(name, owner, LOCK_MS) and self._round():
                 if stopping.wait(WINDOW_S):
                     break
