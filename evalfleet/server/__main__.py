@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from evalfleet.errors import CredentialError, EvalfleetError, UsageError
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from evalfleet.server.process import Options, serve
         from evalfleet.server.trees import check_judges
 
-        trees = [Path(tree).resolve() for tree in options.tree or ["."]]
+        trees = [Path(tree).resolve() for tree in options.tree or [os.environ.get("EVALFLEET_TREE") or "."]]
         if not _embedded():  # `evalfleet eval` has looked at its cases itself
             for tree in trees:
                 check_judges(tree)
@@ -74,29 +75,36 @@ def _is_commit(text: str) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="evalfleet server", description="The self-hosted v2 API.")
-    add = parser.add_argument
-    add("--tree", action="append", metavar="DIR", help="a tree to serve (repeat for more; default: this folder)")
-    add("--host", default="127.0.0.1")
-    add("--port", type=int, default=8080, help="0 takes a free one; default 8080")
-    add(
-        "--database",
-        default=os.environ.get("EVALFLEET_DATABASE_URL"),
-        metavar="URL",
-        help="default: SQLite in the state",
+
+    def add(flag: str, variable: str, default: Any = None, **more: Any) -> None:
+        """A flag that is given wins over its variable."""
+        parser.add_argument(flag, default=os.environ.get(variable) or default, **more)
+
+    parser.add_argument(
+        "--tree", action="append", metavar="DIR", help="a tree to serve (repeat for more; default: this folder)"
     )
+    add("--host", "EVALFLEET_HOST", "127.0.0.1")
+    add("--port", "EVALFLEET_PORT", 8080, type=int, help="0 takes a free one; default 8080")
+    add("--database", "EVALFLEET_DATABASE_URL", metavar="URL", help="default: SQLite in the state")
+    add("--state", "EVALFLEET_STATE", metavar="DIR", help="default: .evalfleet in the first tree")
     add(
-        "--state",
-        default=os.environ.get("EVALFLEET_STATE"),
-        metavar="DIR",
-        help="default: .evalfleet in the first tree",
+        "--commit",
+        "EVALFLEET_COMMIT",
+        metavar="HEX",
+        help="the tree's version, 40 hex digits; default: computed from the tree",
     )
-    add("--commit", metavar="HEX", help="the tree's version, 40 hex digits; default: computed from the tree")
-    add("--agents", type=int, default=256, metavar="N", help="agents at a time; default 256")
-    add("--ready-file", metavar="FILE", help="gets the URL when the server listens")
-    add("--metrics-port", type=int, metavar="PORT", help="Prometheus metrics on a port of their own, too")
+    add("--agents", "EVALFLEET_AGENTS", 256, type=int, metavar="N", help="agents at a time; default 256")
+    add("--ready-file", "EVALFLEET_READY_FILE", metavar="FILE", help="gets the URL when the server listens")
+    add(
+        "--metrics-port",
+        "EVALFLEET_METRICS_PORT",
+        type=int,
+        metavar="PORT",
+        help="Prometheus metrics on a port of their own, too",
+    )
     # Inside `evalfleet eval` nobody reads a line for each request.
     quiet = "warning" if _embedded() else "info"
-    add("--log-level", choices=LEVELS, default=quiet, help="default info: one line a request")
+    add("--log-level", "EVALFLEET_LOG_LEVEL", quiet, choices=LEVELS, help="default info: one line a request")
     return parser
 
 
