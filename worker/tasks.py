@@ -84,9 +84,7 @@ class Crew:
         self._pool: GraderPool | None = None
         self._bundles: dict[str, Path] = {}
         self._listener = threading.Thread(target=self._listen, name="evalfleet-wakes", daemon=True)
-        self._bundle_folder = tempfile.TemporaryDirectory(
-            prefix="evalfleet-graders-", dir=settings.state, ignore_cleanup_errors=True
-        )
+        self._bundle_folder: tempfile.TemporaryDirectory[str] | None = None
         SLOTS.set(slots)
         HELD.set_function(lambda: self.heart.held)
 
@@ -106,7 +104,8 @@ class Crew:
         self._listener.join(5.5)
         self.heart.ledger.close()
         self.ledger.close()
-        self._bundle_folder.cleanup()
+        if self._bundle_folder is not None:
+            self._bundle_folder.cleanup()
 
     async def _close(self) -> None:
         mine = asyncio.current_task()
@@ -373,6 +372,10 @@ class Crew:
             known = self._bundles.get(digest)
             if known is None:
                 data = self.store.read_bytes(f"{plan.artifact}/graders.tar")
+                if self._bundle_folder is None:
+                    self._bundle_folder = tempfile.TemporaryDirectory(
+                        prefix="evalfleet-graders-", dir=self.settings.state, ignore_cleanup_errors=True
+                    )
                 known = Path(self._bundle_folder.name) / digest.rpartition(":")[2][:32]
                 unpack(data, digest, known)
                 self._bundles[digest] = known
