@@ -21,7 +21,7 @@ from evalfleet.errors import (
     TargetUnreachable,
 )
 from evalfleet.graders.bundle import Bundle
-from evalfleet.ledger import FAULT, Ledger
+from evalfleet.ledger import Ledger
 from evalfleet.plan import Plan
 from evalfleet.results import FolderResults
 from evalfleet.settings import Broker
@@ -71,7 +71,7 @@ class Conductor:
         code = exit_code(
             summary,
             allow_flaky=self.options.allow_flaky,
-            fault=ended.code == FAULT,
+            fault=ended.is_our_fault,
             signal=self.interrupts.first if ended.state != "completed" else None,
         )
         try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from evalfleet.errors import EvalfleetError, TargetUnreachable
-from evalfleet.ledger import JUDGE_ROW, Ledger, Meta, Progress, Snapshot
+from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Meta, Progress, Snapshot
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.telemetry import IN_FLIGHT, REAPED
 
@@ -53,6 +53,11 @@ class Ended:
     reason: str = ""
     code: str = ""
     given_up: Mapping[str, Mapping[str, str]] | None = None
+
+    @property
+    def is_our_fault(self) -> bool:
+        """A bug of ours stopped it, or one of its conversations: the command ends with 70 (S36)."""
+        return self.code == FAULT or any(why.get("code") == FAULT for why in (self.given_up or {}).values())
 
 
 class Dispatcher:

@@ -9,7 +9,7 @@ import time
 
 from evalfleet.artifact import find, read_plan
 from evalfleet.errors import TargetUnreachable, UsageError
-from evalfleet.ledger import FAULT, GRACE_MS, Ledger, Meta, Progress
+from evalfleet.ledger import GRACE_MS, Ledger, Meta, Progress
 from evalfleet.plan import Plan
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
@@ -46,7 +46,7 @@ def watch(submission: str, settings: Settings, reporter: Reporter, *, allow_flak
     code = exit_code(
         summary,
         allow_flaky=allow_flaky,
-        fault=ended is not None and ended.code == FAULT,
+        fault=ended is not None and ended.is_our_fault,
         signal=interrupts.first if ended is None else None,
     )
     return summary, code

@@ -30,7 +30,7 @@ from evalfleet.errors import (
     UnfitHost,
 )
 from evalfleet.graders.bundle import unpack
-from evalfleet.ledger import JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger
+from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import ResultsStore, results_store
 from evalfleet.settings import Settings
@@ -52,7 +52,6 @@ from worker.play import Draining, GaveUp, Played, Player, StopSubmission
 log = logging.getLogger(__name__)
 
 PLANS_KEPT = 16
-OUR_FAULT = "our_fault"
 PLACE_S = 1.0
 """How long a conversation waits for a place of this worker before its message goes back. The task threads beyond the
 places are for grading and recording: conversations of a large submission would take all of them, for hours."""
@@ -231,7 +230,7 @@ class Crew:
             return False
         except Exception as fault:  # what we did not foresee would only come again, at once and without end
             log.exception("conversation %s of %s", conversation, plan.id)
-            gave_up = GaveUp(tuple(sorted(still_open, key=str)), _fault(fault), OUR_FAULT)
+            gave_up = GaveUp(tuple(sorted(still_open, key=str)), _fault(fault), FAULT)
             self._note_missing(plan, gave_up)
         return True if gave_up is None else gave_up
 
@@ -295,7 +294,7 @@ class Crew:
             log.warning("grading %s of %s goes back: %s", attempt, plan.id, trouble)
         except Exception as fault:  # as for a conversation
             log.exception("grading %s of %s", attempt, plan.id)
-            gave_up = GaveUp((attempt,), _fault(fault), OUR_FAULT)
+            gave_up = GaveUp((attempt,), _fault(fault), FAULT)
             self._leave_ungraded(plan, attempt, missing_line(plan, attempt, gave_up), gave_up.reason)
         return False
 

@@ -315,3 +315,20 @@ def test_driving_that_ends_for_a_full_broker_ends_the_submission_too(scene: Scen
     meta = scene.ledger.meta(scene.plan.id)
     assert meta is not None
     assert meta.state == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("ended", "ours"),
+    [
+        pytest.param(Ended("stopped", "x", "fault"), True, id="stopped by a bug of ours"),
+        pytest.param(
+            Ended("incomplete", "x", "given_up", {"0:1": {"reason": "x", "code": "fault"}}), True, id="one of it"
+        ),
+        pytest.param(
+            Ended("incomplete", "x", "given_up", {"0:1": {"reason": "x", "code": "tries"}}), False, id="theirs"
+        ),
+        pytest.param(Ended("completed"), False, id="completed"),
+    ],
+)
+def test_s36_a_bug_of_ours_is_told_from_trouble(ended: Ended, ours: bool) -> None:
+    assert ended.is_our_fault is ours

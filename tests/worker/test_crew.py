@@ -246,7 +246,7 @@ async def test_i8_what_we_did_not_foresee_is_given_up_and_not_played_forever(
     monkeypatch.setattr(worker.tasks, "judge_now", broken)
     with contextlib.suppress(ZeroDivisionError):
         await stage.run()
-    assert stage.gave_up() == {"0:0": "our_fault"}
+    assert stage.gave_up() == {"0:0": FAULT}
     assert stage.claims() == {}
     assert stage.ledger.take_returned(stage.plan.id) == []
     assert set(stage.ledger.notes(stage.plan.id)) == {"0:0:0"}, "and the artifact says so"
