@@ -324,12 +324,6 @@ class Ledger:
         return bool(ended)
 
     @_guarded
-    def pause(self, submission: str, *, paused: bool) -> None:
-        """Feed nothing more (True), or go on (False); what is under way is not touched."""
-        self.redis.hset(self._key(submission, "meta"), "paused", int(paused))
-        self.redis.publish(self._wake, submission)
-
-    @_guarded
     def drain(self, submission: str) -> None:
         """Feed nothing more and start no further run, not even a conversation's next turn; runs in flight go on."""
         self.redis.hset(self._key(submission, "meta"), mapping={"paused": 1, "draining": 1})

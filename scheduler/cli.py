@@ -27,6 +27,7 @@ from scheduler.tokens import token_app
 
 if TYPE_CHECKING:
     from scheduler.evaluate import Options, Result
+    from scheduler.prepare import Prepared
     from scheduler.summary import Summary
 
 P = ParamSpec("P")
@@ -198,18 +199,16 @@ def eval_(
     verbose: Verbose = False,
 ) -> int:
     """Run the tree's checks and say pass, flaky or fail."""
-    from scheduler.prepare import prepare
 
     _log_level(verbose)
-    prepared = prepare(
-        tree or Path.cwd(),
-        select or (),
+    prepared = _prepared(
+        tree,
+        select,
+        scenarios,
         trials=trials,
         concurrency=concurrency,
-        drafts=_drafts(scenarios),
         on_target=target,
         results=results,
-        environment=os.environ,
         commit=commit,
     )
     for warning in prepared.warnings:
@@ -270,17 +269,15 @@ def plan(
     as_json: AsJson = False,
 ) -> int:
     """What would run, and what is recorded already."""
-    from scheduler.prepare import prepare
 
-    prepared = prepare(
-        tree or Path.cwd(),
-        select or (),
+    prepared = _prepared(
+        tree,
+        select,
+        scenarios,
         trials=trials,
         concurrency=concurrency,
-        drafts=_drafts(scenarios),
         on_target=target,
         results=results,
-        environment=os.environ,
         commit=commit,
     )
     return _show_plan(prepared, _options(state, results), files=files, as_json=as_json)
@@ -470,18 +467,16 @@ def submit(
 ) -> int:
     """Hand the tree's checks to a fleet; prints the submission's id."""
     from scheduler.fleet import submit as hand_over
-    from scheduler.prepare import prepare
 
     settings = _settings(None)
-    prepared = prepare(
-        tree or Path.cwd(),
-        select or (),
+    prepared = _prepared(
+        tree,
+        select,
+        scenarios,
         trials=trials,
         concurrency=concurrency,
-        drafts=_drafts(scenarios),
         on_target=target,
         results=None,
-        environment=os.environ,
         commit=commit,
         by_ast=True,
         server=None if target else settings.require_base_url(),
@@ -532,6 +527,13 @@ def _settings(metrics_port: int | None) -> Any:
     return Settings.from_env(environment)
 
 
+def _prepared(tree: Path | None, select: list[str] | None, scenarios: Path | None, **asked: Any) -> Prepared:
+    """What the words of `eval`, `plan` and `submit` mean, in the tree that they name."""
+    from scheduler.prepare import prepare
+
+    return prepare(tree or Path.cwd(), select or (), drafts=_drafts(scenarios), environment=os.environ, **asked)
+
+
 def _drafts(place: Path | None) -> bytes | None:
     if place is None:
         return None
@@ -550,7 +552,7 @@ def _log_level(verbose: bool, default: str = "WARNING") -> None:
     logging.getLogger("httpx").setLevel("WARNING")
 
 
-def _show_plan(prepared: Any, options: Options, *, files: bool, as_json: bool) -> int:
+def _show_plan(prepared: Prepared, options: Options, *, files: bool, as_json: bool) -> int:
     from scheduler.manage import recorded_already
     from scheduler.plan import plan_document, render_plan
 

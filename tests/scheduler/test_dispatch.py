@@ -244,13 +244,10 @@ def test_redis_came_back_empty_and_the_plan_goes_back_on_the_books(scene: Scene)
     assert scene.ledger.asked_replay(scene.plan.id), "evidence that Redis forgot is sent again"
 
 
-def test_a_paused_submission_is_not_fed(scene: Scene) -> None:
-    scene.ledger.pause(scene.plan.id, paused=True)
+def test_s38_a_draining_submission_is_not_fed(scene: Scene) -> None:
+    scene.ledger.drain(scene.plan.id)
     scene.step()
     assert scene.wire.runs == []
-    scene.ledger.pause(scene.plan.id, paused=False)
-    scene.step()
-    assert len(scene.wire.runs) == 2
 
 
 def test_driving_shows_progress_and_ends_when_told(scene: Scene) -> None:
