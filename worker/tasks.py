@@ -215,6 +215,8 @@ class Crew:
         self.heart.hold(hold, leave.told)
         try:
             gave_up = future.result()
+            if gave_up is not None and self.stopping.is_set():
+                return False  # a worker that leaves closes its own connections: nobody is given up for that
             if gave_up is not None:
                 self._note_missing(plan, gave_up)
         except (concurrent.futures.CancelledError, Draining):
