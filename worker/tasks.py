@@ -284,6 +284,8 @@ class Crew:
         try:
             play = Play.from_json(jsontext.loads(blob))
             graded = self.loop.run(grade(plan, play, functools.partial(self._call_grader, plan)))
+            if self.stopping.is_set() and (graded.judgement is None or graded.judgement.outcome != "passed"):
+                return False  # its own leaving may have ended the grader: another worker grades it again
             if graded.stopped is not None:
                 self.ledger.end(plan.id, "stopped", graded.stopped, "judge")
                 return False
@@ -291,10 +293,13 @@ class Crew:
         except concurrent.futures.CancelledError:
             return False
         except UnfitHost as unfit:
-            self._cannot_grade(plan, attempt, unfit)
+            if not self.stopping.is_set():
+                self._cannot_grade(plan, attempt, unfit)
         except (StorageError, TargetUnreachable) as trouble:
             log.warning("grading %s of %s goes back: %s", attempt, plan.id, trouble)
         except Exception as fault:  # as for a conversation
+            if self.stopping.is_set():
+                return False
             log.exception("grading %s of %s", attempt, plan.id)
             gave_up = GaveUp((attempt,), _fault(fault), FAULT)
             self._leave_ungraded(plan, attempt, missing_line(plan, attempt, gave_up), gave_up.reason)
