@@ -1,0 +1,199 @@
+"""The commands that check a tree on this machine: `eval`, and what prepares it, goes on with it and ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scheduler.cli.flags import (
+    AllowFlaky,
+    AsJson,
+    Commit,
+    Concurrency,
+    Fresh,
+    LeaveRunning,
+    OnTarget,
+    Quiet,
+    Results,
+    Scenarios,
+    Select,
+    State,
+    Tree,
+    Trials,
+    Verbose,
+)
+from scheduler.cli.output import (
+    drafts_of,
+    log_level,
+    options_of,
+    prepared_of,
+    print_result,
+    say,
+    show_plan,
+    show_result,
+    tell,
+)
+
+
+def eval_(
+    select: Select = None,
+    tree: Tree = None,
+    concurrency: Concurrency = None,
+    trials: Trials = None,
+    results: Results = None,
+    state: State = None,
+    fresh: Fresh = False,
+    allow_flaky: AllowFlaky = False,
+    target: OnTarget = False,
+    commit: Commit = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", envvar="EVALFLEET_DRY_RUN", help="Say what would run.")] = False,
+    as_json: AsJson = False,
+    scenarios: Scenarios = None,
+    leave_running: LeaveRunning = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> int:
+    """Run the tree's checks and say pass, flaky or fail."""
+
+    log_level(verbose)
+    prepared = prepared_of(
+        tree,
+        select,
+        scenarios,
+        trials=trials,
+        concurrency=concurrency,
+        on_target=target,
+        results=results,
+        commit=commit,
+    )
+    for warning in prepared.warnings:
+        say(warning)
+    if dry_run:
+        return show_plan(prepared, options_of(state, results), files=False, as_json=as_json)
+    from scheduler.evaluate import evaluate
+    from scheduler.progress import make_reporter
+
+    options = options_of(state, results, fresh=fresh, allow_flaky=allow_flaky, leave_running=leave_running)
+    result = evaluate(prepared, options, make_reporter(sys.stderr, quiet=quiet), words=select or ())
+    return show_result(result, as_json=as_json)
+
+
+def validate(
+    select: Select = None,
+    tree: Tree = None,
+    target: OnTarget = False,
+    results: Results = None,
+    scenarios: Scenarios = None,
+    as_json: AsJson = False,
+) -> int:
+    """Everything that would refuse a run, without a run."""
+    from scheduler.prepare import check
+
+    found = check(
+        tree or Path.cwd(),
+        select or (),
+        drafts=drafts_of(scenarios),
+        on_target=target,
+        results=results,
+        environment=os.environ,
+    )
+    if as_json:
+        tell(json.dumps(found.document(), ensure_ascii=False))
+    else:
+        tell(found.render())
+    return 0 if found.ok else 2
+
+
+def plan(
+    select: Select = None,
+    tree: Tree = None,
+    trials: Trials = None,
+    concurrency: Concurrency = None,
+    state: State = None,
+    results: Results = None,
+    target: OnTarget = False,
+    commit: Commit = None,
+    scenarios: Scenarios = None,
+    files: Annotated[
+        bool, typer.Option("--files", envvar="EVALFLEET_FILES", help="List the files that the commit is made of.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """What would run, and what is recorded already."""
+
+    prepared = prepared_of(
+        tree,
+        select,
+        scenarios,
+        trials=trials,
+        concurrency=concurrency,
+        on_target=target,
+        results=results,
+        commit=commit,
+    )
+    return show_plan(prepared, options_of(state, results), files=files, as_json=as_json)
+
+
+def resume(
+    submission: Annotated[str | None, typer.Argument(help="Its id, or a beginning of it.")] = None,
+    tree: Tree = None,
+    state: State = None,
+    results: Results = None,
+    allow_flaky: AllowFlaky = False,
+    as_json: AsJson = False,
+    leave_running: LeaveRunning = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> int:
+    """Go on with an unfinished submission.
+
+    On a finished one it shows the stored result and runs nothing.
+    """
+    from evalfleet.tree import find_tree, read_tree_config, tree_commit
+    from scheduler.evaluate import resume as go_on
+    from scheduler.evaluate import state_folder
+    from scheduler.progress import make_reporter
+    from scheduler.submissions import Submissions
+
+    log_level(verbose)
+    config = read_tree_config(find_tree(tree or Path.cwd()))
+    options = options_of(state, results, allow_flaky=allow_flaky, leave_running=leave_running)
+    known = Submissions(state_folder(config, options))
+    record = known.find(submission) if submission else known.latest_unfinished()
+    result = go_on(config, record, options, make_reporter(sys.stderr, quiet=quiet), commit=tree_commit(config))
+    if record.status != "running":
+        from scheduler.submit import ago
+
+        started = f"{record.started_at[:19]}Z, {ago(record.started_at)}"
+        say(f"{record.id} is {record.status} (started {started}); nothing was run")
+        return print_result(result.summary, result.exit_code, as_json=as_json)
+    return show_result(result, as_json=as_json)
+
+
+def cancel(
+    submission: Annotated[str, typer.Argument(help="Its id, or a beginning of it.")],
+    tree: Tree = None,
+    state: State = None,
+) -> int:
+    """End an unfinished submission; what is recorded is kept."""
+    from evalfleet.tree import find_tree, read_tree_config
+    from scheduler.manage import cancel_submission
+
+    config = read_tree_config(find_tree(tree or Path.cwd()))
+    tell(cancel_submission(config, submission, options_of(state, None)))
+    return 0
+
+
+def init(
+    tree: Annotated[Path | None, typer.Argument(help="The folder.", show_default="here")] = None,
+) -> int:
+    """Write a first tree: settings, a case, a grader, an agent, CI."""
+    from scheduler.init import init as write_tree
+
+    tell(write_tree(tree or Path.cwd()).render())
+    return 0

@@ -1,0 +1,80 @@
+"""Which flags do several commands share? Each one's name, variable and help are written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def whole(text: str | int) -> int:
+    """Typer's own words for what is no number leave out what was seen."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+
+
+Select = Annotated[
+    list[str] | None,
+    typer.Argument(help="Case name, path, glob, or CASE/SCENARIO; none means all.", show_default=False),
+]
+Tree = Annotated[
+    Path | None,
+    typer.Option("--tree", envvar="EVALFLEET_TREE", help="The tree that holds evals/.", show_default="here"),
+]
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        "-k", "--trials", envvar="EVALFLEET_TRIALS", help="Trials of every scenario.", parser=whole, metavar="N"
+    ),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        "-j",
+        "--concurrency",
+        envvar="EVALFLEET_CONCURRENCY",
+        help="Open runs at once.",
+        show_default="8",
+        parser=whole,
+        metavar="N",
+    ),
+]
+Results = Annotated[
+    Path | None,
+    typer.Option("--results", envvar="EVALFLEET_RESULTS", help="Where artifacts go.", show_default="evals/results"),
+]
+State = Annotated[
+    Path | None,
+    typer.Option("--state", envvar="EVALFLEET_STATE", help="State folder.", show_default=".evalfleet in the tree"),
+]
+AllowFlaky = Annotated[
+    bool, typer.Option("--allow-flaky", envvar="EVALFLEET_ALLOW_FLAKY", help="A flaky scenario does not fail the run.")
+]
+AsJson = Annotated[bool, typer.Option("--json", envvar="EVALFLEET_JSON", help="One JSON object on stdout.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", envvar="EVALFLEET_QUIET", help="No progress on stderr.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", envvar="EVALFLEET_VERBOSE", help="Say what the parts do.")]
+OnTarget = Annotated[
+    bool, typer.Option("--target", envvar="EVALFLEET_TARGET", help="Run on the platform that [target] names.")
+]
+Scenarios = Annotated[
+    Path | None,
+    typer.Option("--scenarios", envvar="EVALFLEET_SCENARIOS", help="Drafts to run: a case file, or - for stdin."),
+]
+Commit = Annotated[
+    str | None, typer.Option("--commit", envvar="EVALFLEET_COMMIT", help="With --target: the version to evaluate.")
+]
+LeaveRunning = Annotated[
+    bool,
+    typer.Option(
+        "--leave-running",
+        envvar="EVALFLEET_LEAVE_RUNNING",
+        help="On Ctrl-C leave runs to the platform; resume finds them.",
+    ),
+]
+MetricsPort = Annotated[
+    int | None, typer.Option("--metrics-port", envvar="EVALFLEET_METRICS_PORT", help="Prometheus metrics.")
+]
+Fresh = Annotated[bool, typer.Option("--fresh", envvar="EVALFLEET_FRESH", help="Start over, resume nothing.")]

@@ -1,0 +1,153 @@
+"""What do the commands share: reading the words of a person, printing what came back, and the exit code (S36, S37)?"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import typer
+
+from evalfleet.errors import EvalfleetError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from scheduler.evaluate import Options, Result
+    from scheduler.prepare import Prepared
+    from scheduler.summary import Summary
+
+P = ParamSpec("P")
+
+
+def command(body: Callable[P, int | None]) -> Callable[P, None]:
+    """Errors of ours become one message on stderr and their exit code; a bug says that it is one (70)."""
+
+    @functools.wraps(body)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            code = body(*args, **kwargs) or 0
+        except EvalfleetError as error:
+            say(f"evalfleet: {error.message}")
+            code = error.exit_code
+        except KeyboardInterrupt:
+            say("evalfleet: interrupted")
+            code = 130
+        except Exception:  # noqa: BLE001  - the outermost boundary: a bug must not look like a verdict
+            traceback.print_exc()
+            say("evalfleet: this is a fault of ours; please report it with the lines above")
+            code = 70
+        raise typer.Exit(code)
+
+    return run
+
+
+def tell(text: str) -> None:
+    """Words on stdout. One that is closed changes nothing (S36)."""
+    with stdout_may_close():
+        print(text, flush=True)  # noqa: T201
+
+
+@contextlib.contextmanager
+def stdout_may_close() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # `| head`: what follows goes nowhere, also what Python flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as problem:
+        raise StorageError(f"the result could not be printed: {problem.strerror}") from problem
+
+
+def say(text: str) -> None:
+    """Words on stderr, broken at blanks where a terminal would break them in the middle of a word."""
+    from scheduler.layout import width_of, wrap
+
+    width = width_of(sys.stderr)
+    for line in text.split("\n"):
+        for piece in wrap(line, width):
+            print(piece, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def options_of(state: Path | None, results: Path | None, **more: Any) -> Options:
+    from scheduler.evaluate import Options
+
+    return Options(state=state, results=results, environment=dict(os.environ), **more)
+
+
+def settings_of(metrics_port: int | None) -> Any:
+    from evalfleet.settings import Settings
+
+    environment = dict(os.environ)
+    if metrics_port is not None:
+        environment["EVALFLEET_METRICS_PORT"] = str(metrics_port)
+    return Settings.from_env(environment)
+
+
+def prepared_of(tree: Path | None, select: list[str] | None, scenarios: Path | None, **asked: Any) -> Prepared:
+    """What the words of `eval`, `plan` and `submit` mean, in the tree that they name."""
+    from scheduler.prepare import prepare
+
+    return prepare(tree or Path.cwd(), select or (), drafts=drafts_of(scenarios), environment=os.environ, **asked)
+
+
+def drafts_of(place: Path | None) -> bytes | None:
+    if place is None:
+        return None
+    try:
+        return sys.stdin.buffer.read() if str(place) == "-" else place.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--scenarios {place}: {error.strerror}") from error
+
+
+def log_level(verbose: bool, default: str = "WARNING") -> None:
+    import logging
+
+    logging.basicConfig(
+        level="INFO" if verbose else default, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("httpx").setLevel("WARNING")
+
+
+def show_plan(prepared: Prepared, options: Options, *, files: bool, as_json: bool) -> int:
+    from scheduler.manage import recorded_already
+    from scheduler.plan import plan_document, render_plan
+
+    if files:
+        from evalfleet.tree import read_tree_version
+        from scheduler.plan import render_files
+
+        tell(render_files(read_tree_version(prepared.config)))
+        return 0
+    recorded = recorded_already(prepared, options)
+    if as_json:
+        tell(json.dumps(plan_document(prepared.plan, recorded)))
+    else:
+        tell(render_plan(prepared.plan, recorded))
+    return 0
+
+
+def show_result(result: Result, *, as_json: bool) -> int:
+    from scheduler.render import incomplete_message
+
+    code = print_result(result.summary, result.exit_code, as_json=as_json)
+    if result.ended.state == "stopped" and result.ended.reason:
+        say(f"evalfleet: stopped: {result.ended.reason}")
+    if result.summary.missing or result.summary.unrecorded:
+        say(incomplete_message(result.summary))
+    return code
+
+
+def print_result(summary: Summary, code: int, *, as_json: bool) -> int:
+    from scheduler.render import print_summary
+
+    if as_json:
+        tell(json.dumps(summary.document(code), ensure_ascii=True))
+        return code
+    with stdout_may_close():
+        print_summary(summary, sys.stdout)
+        sys.stdout.flush()
+    return code

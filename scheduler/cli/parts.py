@@ -1,0 +1,101 @@
+"""The parts of a fleet, and the commands that hand it work and look on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from scheduler.cli.flags import (
+    AllowFlaky,
+    AsJson,
+    Commit,
+    Concurrency,
+    Fresh,
+    MetricsPort,
+    OnTarget,
+    Quiet,
+    Scenarios,
+    Select,
+    State,
+    Tree,
+    Trials,
+    Verbose,
+)
+from scheduler.cli.output import log_level, options_of, prepared_of, print_result, say, settings_of, tell
+
+
+def server(context: typer.Context) -> int:
+    """The self-hosted v2 API by itself."""
+    from evalfleet.server.__main__ import main as serve
+
+    return int(serve(list(context.args)) or 0)
+
+
+def worker(context: typer.Context) -> None:
+    """A worker: plays, grades and records."""
+    sys.stdout.flush()
+    # A worker is a process of its own kind: it takes this one's place, with none of what the command line imported.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "worker", *context.args])  # noqa: S606
+
+
+def scheduler_(metrics_port: MetricsPort = None, verbose: Verbose = False) -> int:
+    """Drive the submissions of a fleet until stopped."""
+    from scheduler.fleet import run_scheduler
+
+    log_level(verbose, default="INFO")
+    return run_scheduler(settings_of(metrics_port))
+
+
+def submit(
+    select: Select = None,
+    tree: Tree = None,
+    concurrency: Concurrency = None,
+    trials: Trials = None,
+    state: State = None,
+    fresh: Fresh = False,
+    target: OnTarget = False,
+    commit: Commit = None,
+    scenarios: Scenarios = None,
+) -> int:
+    """Hand the tree's checks to a fleet; prints the submission's id."""
+    from scheduler.fleet import submit as hand_over
+
+    settings = settings_of(None)
+    prepared = prepared_of(
+        tree,
+        select,
+        scenarios,
+        trials=trials,
+        concurrency=concurrency,
+        on_target=target,
+        results=None,
+        commit=commit,
+        by_ast=True,
+        server=None if target else settings.require_base_url(),
+    )
+    for warning in prepared.warnings:
+        say(warning)
+    opened = hand_over(prepared, options_of(state, None, fresh=fresh), settings, words=select or ())
+    if opened.note:
+        say(opened.note)
+    tell(opened.plan.id)
+    return 0
+
+
+def watch(
+    submission: Annotated[str, typer.Argument(help="Its id.")],
+    allow_flaky: AllowFlaky = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
+    """Show how far a fleet's submission is, then its result."""
+    from scheduler.progress import make_reporter
+    from scheduler.watch import watch as follow
+
+    summary, code = follow(
+        submission, settings_of(None), make_reporter(sys.stderr, quiet=quiet), allow_flaky=allow_flaky
+    )
+    return print_result(summary, code, as_json=as_json)

@@ -1,0 +1,68 @@
+"""The commands that read what was found: nothing is run, nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scheduler.cli.flags import AllowFlaky, AsJson, Results, State, Tree
+from scheduler.cli.output import options_of, print_result, say, tell
+
+
+def list_(tree: Tree = None, state: State = None, as_json: AsJson = False) -> int:
+    """The submissions started from this tree, newest first."""
+    from evalfleet.tree import find_tree, read_tree_config
+    from scheduler.evaluate import state_folder
+    from scheduler.manage import render_submissions, submission_document
+    from scheduler.submissions import Submissions
+
+    config = read_tree_config(find_tree(tree or Path.cwd()))
+    found, damaged = Submissions(state_folder(config, options_of(state, None))).read()
+    for sentence in damaged:
+        say(sentence)
+    if as_json:
+        tell(json.dumps({"submissions": [submission_document(record) for record in found]}))
+    else:
+        tell(render_submissions(found))
+    return 0
+
+
+def score(
+    result: Annotated[str, typer.Argument(help="An artifact: its folder, or its name in evals/results.")],
+    tree: Tree = None,
+    as_recorded: Annotated[
+        bool,
+        typer.Option(
+            "--as-recorded", envvar="EVALFLEET_AS_RECORDED", help="By the rules and cases it was recorded with."
+        ),
+    ] = False,
+    results: Results = None,
+    allow_flaky: AllowFlaky = False,
+    as_json: AsJson = False,
+) -> int:
+    """Score an artifact by today's rules; runs nothing."""
+    from scheduler.manage import score_artifact
+
+    summary, code = score_artifact(result, tree, results, as_recorded=as_recorded, allow_flaky=allow_flaky)
+    return print_result(summary, code, as_json=as_json)
+
+
+def show(
+    result: Annotated[str | None, typer.Argument(help="An artifact, or CASE/SCENARIO of the newest.")] = None,
+    scenario: Annotated[str | None, typer.Argument(help="CASE/SCENARIO")] = None,
+    trial: Annotated[
+        int | None,
+        typer.Option("--trial", envvar="EVALFLEET_TRIAL", help="Which trial, from 0; default the first that failed."),
+    ] = None,
+    tree: Tree = None,
+    results: Results = None,
+) -> int:
+    """Read an artifact: verdicts, then one trial's transcript."""
+    from scheduler.manage import show_artifact
+
+    show_artifact(result, scenario, trial, tree=tree, results=results, stream=sys.stdout)
+    return 0
