@@ -44,6 +44,7 @@ from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
 from evalfleet.errors import CredentialError, StorageError, TargetUnreachable, UnfitHost
+from evalfleet.givenup import entry
 from evalfleet.plan import Attempt, Conversation, Plan
 
 log = logging.getLogger(__name__)
@@ -437,14 +438,14 @@ class Ledger:
         inc: str,
         *,
         played: bool,
-        gave_up: tuple[str, str] | None = None,
+        gave_up: Mapping[str, Any] | None = None,
     ) -> bool:
         """Give a claim back: `played` = all its scenarios are handed over or given up, else it is fed again.
 
-        `gave_up` = (reason, code): nobody tries it again before a resume. False, and nothing is changed, when the claim
-        is not this worker's any more.
+        `gave_up`, an entry of `evalfleet.givenup`: nobody tries it again before a resume. False, and nothing is
+        changed, when the claim is not this worker's any more.
         """
-        reason = orjson.dumps({"reason": gave_up[0], "code": gave_up[1]}) if gave_up else b""
+        reason = orjson.dumps(gave_up) if gave_up else b""
         return bool(
             self._scripts["release"](
                 keys=self._keys(submission, "claims returned givenup meta"),
@@ -491,8 +492,7 @@ class Ledger:
     @_guarded
     def give_up(self, submission: str, what: Conversation | Attempt, reason: str, code: str = "") -> None:
         """Nobody tries this again before a resume."""
-        blob = orjson.dumps({"reason": reason, "code": code})
-        self.redis.hset(self._key(submission, "givenup"), str(what), blob)
+        self.redis.hset(self._key(submission, "givenup"), str(what), orjson.dumps(entry(reason, code)))
         self.redis.publish(self._wake, submission)
 
     @_guarded
@@ -661,7 +661,7 @@ class Ledger:
     @_guarded
     def reap(self, submission: str, most_losses: int) -> list[str]:
         """Take back what dead workers held; answers the conversations and attempts taken."""
-        reason = orjson.dumps({"reason": f"{most_losses} workers died while they worked on it", "code": "worker_lost"})
+        reason = orjson.dumps(entry(f"{most_losses} workers died while they worked on it", "worker_lost"))
         taken = self._scripts["reap"](
             keys=self._keys(submission, "epoch claims grading losses givenup returned"),
             args=[f"{self.prefix}i:", most_losses, reason],
@@ -690,8 +690,8 @@ class Ledger:
         )
 
     @_guarded
-    def given_up(self, submission: str) -> dict[str, dict[str, str]]:
-        """Conversation or attempt (as text) → {reason, code}."""
+    def given_up(self, submission: str) -> dict[str, dict[str, Any]]:
+        """Conversation or attempt (as text) → its entry (`evalfleet.givenup`)."""
         raw = self._hgetall(submission, "givenup")
         return {k.decode(): orjson.loads(v) for k, v in raw.items()}
 
@@ -765,9 +765,9 @@ _KEPT = ("meta", "givenup", "counts", "records", "notes")
 
 
 def _sources() -> Iterator[tuple[str, str]]:
-    for entry in resources.files("evalfleet").joinpath("lua").iterdir():
-        if entry.name.endswith(".lua"):
-            yield entry.name.removesuffix(".lua"), entry.read_text(encoding="utf-8")
+    for file in resources.files("evalfleet").joinpath("lua").iterdir():
+        if file.name.endswith(".lua"):
+            yield file.name.removesuffix(".lua"), file.read_text(encoding="utf-8")
 
 
 def _text(raw: Mapping[bytes, bytes]) -> dict[str, str]:

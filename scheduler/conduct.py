@@ -20,6 +20,7 @@ from evalfleet.errors import (
     StorageError,
     TargetUnreachable,
 )
+from evalfleet.givenup import reason_of
 from evalfleet.graders.bundle import Bundle
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Plan
@@ -165,8 +166,7 @@ def missing_reasons(plan: Plan, ended: Ended) -> dict[tuple[str, str, int], str]
     given_up = ended.given_up or {}
     reasons = {}
     for attempt in plan.all_attempts():
-        why = given_up.get(str(attempt)) or given_up.get(str(attempt.conversation))
-        text = why["reason"] if why else (ended.reason if ended.state == "stopped" else "")
+        text = reason_of(plan, attempt, given_up) or (ended.reason if ended.state == "stopped" else "")
         if text:
             reasons[(plan.cases[attempt.case].name, plan.scenario(attempt).id, attempt.trial)] = text
     return reasons

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from evalfleet.errors import EvalfleetError, TargetUnreachable
 from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Meta, Progress, Snapshot
@@ -52,7 +52,7 @@ class Ended:
     state: str
     reason: str = ""
     code: str = ""
-    given_up: Mapping[str, Mapping[str, str]] | None = None
+    given_up: Mapping[str, Mapping[str, Any]] | None = None
 
     @property
     def is_our_fault(self) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from evalfleet.checks.case import parse_case
 from evalfleet.errors import StorageError
+from evalfleet.givenup import entry
 from evalfleet.ledger import Claimed, Hold, JudgeRow, Ledger
 from evalfleet.plan import (
     Attempt,
@@ -296,11 +297,11 @@ def test_a_late_worker_neither_gives_up_nor_lets_go_what_is_anothers(ledger: Led
     ledger.reap(plan.id, 5)
     claim(ledger, plan, 0, "b")
     ledger.claim_grade(plan.id, Attempt(0, 0, 1), "b")
-    assert not ledger.release(plan.id, Conversation(0, 0), "a", played=True, gave_up=("no luck", "tries"))
+    assert not ledger.release(plan.id, Conversation(0, 0), "a", played=True, gave_up=entry("no luck", "tries"))
     ledger.release_grade(plan.id, Attempt(0, 0, 1), "a")
     assert ledger.given_up(plan.id) == {}
     assert ledger.snapshot(plan.id).grading == {"0:0:1": "b"}
-    assert ledger.release(plan.id, Conversation(0, 0), "b", played=True, gave_up=("no luck", "tries"))
+    assert ledger.release(plan.id, Conversation(0, 0), "b", played=True, gave_up=entry("no luck", "tries"))
     assert ledger.given_up(plan.id) == {"0:0": {"reason": "no luck", "code": "tries"}}
 
 

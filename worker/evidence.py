@@ -13,6 +13,7 @@ from typing import Any
 
 from evalfleet.checks.outcome import GraderAnswer, Judgement, Meaning, RunMeaning
 from evalfleet.checks.trial import Trial, read_trial
+from evalfleet.givenup import reason_of
 from evalfleet.plan import Attempt, Plan
 from worker.play import GaveUp, Played
 
@@ -130,14 +131,15 @@ def context_line(plan: Plan, play: Play) -> dict[str, Any]:
 def missing_line(plan: Plan, attempt: Attempt, gave_up: GaveUp) -> dict[str, Any]:
     """What is known of an attempt that has no result: its tries and why (S16, S17)."""
     line = _head(plan, attempt)
+    reason = reason_of(plan, attempt, {str(attempt.conversation): gave_up.entry()})
     last = next((t for t in reversed(gave_up.tries) if t["run_ids"]), None)
     line |= {
         "outcome": "missing",
-        "reason": gave_up.reason,
+        "reason": reason,
         "code": gave_up.code,
         "run_id": last["run_ids"][-1] if last else None,
         "chat_id": last["chat_id"] if last else None,
-        "meaning": {"meaning": "no_result", "reason": gave_up.reason, "code": gave_up.code},
+        "meaning": {"meaning": "no_result", "reason": reason, "code": gave_up.code},
         "trial_record": None,
         "findings": [],
         "graders": [],

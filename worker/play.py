@@ -22,6 +22,7 @@ from evalfleet.checks.outcome import STOPPING_CODES, Meaning, RunMeaning, meanin
 from evalfleet.checks.trial import TurnRecord
 from evalfleet.contract.client import Client, Created
 from evalfleet.errors import HarnessMoved, PlatformError, ProblemAnswer, StreamLost, TargetUnreachable
+from evalfleet.givenup import entry
 from evalfleet.plan import Attempt, Conversation, Plan, Step, run_key
 
 log = logging.getLogger(__name__)
@@ -79,12 +80,18 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """The conversation ended without a result for these attempts; a resume plays them again."""
+    """The conversation ended without a result for these attempts; a resume plays them again. `scenario`: the index of
+    the one whose reason it is; None: of all."""
 
     attempts: tuple[Attempt, ...]
     reason: str
     code: str
     tries: tuple[dict[str, Any], ...] = ()
+    scenario: int | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """What the ledger keeps of it."""
+        return entry(self.reason, self.code, scenario=self.scenario)
 
 
 class StopSubmission(Exception):
@@ -147,6 +154,7 @@ class Player:
         self.tries: list[Try] = []
         self._limit = None if first_new is None else first_new + plan.limits.tries
         self._open_run: str | None = None
+        self._at = 0
 
     async def play(self) -> GaveUp | None:
         try:
@@ -180,7 +188,7 @@ class Player:
         return self._limit is not None and number + 1 >= self._limit
 
     def _gave_up(self, reason: str, code: str) -> GaveUp:
-        return GaveUp(tuple(self.open), reason, code, tuple(t.to_json() for t in self.tries))
+        return GaveUp(tuple(self.open), reason, code, tuple(t.to_json() for t in self.tries), self._at)
 
     async def _play_try(self, this: Try) -> None:
         steps = self.plan.steps(self.conversation)
@@ -192,6 +200,7 @@ class Player:
         for step in steps:
             if step.scenario > until:
                 break
+            self._at = step.scenario
             scenario = self.case.scenarios[step.scenario].scenario
             turns: list[TurnRecord] = []
             not_played: str | None = None

@@ -180,7 +180,7 @@ class Crew:
             self.publisher.aggregate(plan.id)
 
     def _release(self, hold: Hold, end: GaveUp | bool, ledger: Ledger) -> None:
-        gave_up = (end.reason, end.code) if isinstance(end, GaveUp) else None
+        gave_up = end.entry() if isinstance(end, GaveUp) else None
         ledger.release(hold.submission, hold.conversation, self.heart.incarnation, played=bool(end), gave_up=gave_up)
 
     def _play(self, plan: Plan, hold: Hold) -> GaveUp | bool:

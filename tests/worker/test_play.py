@@ -198,6 +198,13 @@ async def test_s14_what_has_evidence_is_context_in_the_next_try(stage: Stage) ->
     assert [message for message, _ in stage.said] == ["a", "b", "c", "a", "b", "c"]
 
 
+async def test_what_is_given_up_says_in_which_scenario(stage: Stage) -> None:
+    stage.api.driver.script = script(well, well, failed("server_lost"), well, well, failed("server_lost"))
+    gave_up = await stage.play(plan_of(TWO, stage.api.harness_id, limits=Limits(tries=2)))
+    assert gave_up is not None
+    assert (gave_up.attempts, gave_up.scenario) == ((Attempt(0, 1, 0),), 1)
+
+
 async def test_s14_a_command_makes_three_new_tries_and_a_resume_three_more(stage: Stage) -> None:
     plan = plan_of(TWO, stage.api.harness_id)
     stage.api.driver.script = script(failed("server_lost"))
@@ -205,6 +212,7 @@ async def test_s14_a_command_makes_three_new_tries_and_a_resume_three_more(stage
     assert gave_up is not None
     assert (len(stage.said), gave_up.code) == (3, "server_lost")
     assert gave_up.attempts == (Attempt(0, 0, 0), Attempt(0, 1, 0))
+    assert gave_up.scenario == 0
     assert [t["try"] for t in gave_up.tries] == [0, 1, 2]
     stage.first_new = None  # the next command
     stage.api.driver.script = script(failed("server_lost"), failed("server_lost"), well)
