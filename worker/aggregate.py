@@ -22,16 +22,15 @@ from evalfleet.contract import jsontext
 from evalfleet.errors import EvalfleetError, ProblemAnswer, StorageError
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Attempt, Plan
+from evalfleet.recording import BATCH, wire_attempt
 from evalfleet.results import ResultsStore
 from evalfleet.telemetry import BATCH_ATTEMPTS, RECORD_SECONDS
-from worker.evidence import wire_attempt
 
 log = logging.getLogger(__name__)
 
 LOCK_MS = 30_000
 WINDOW_S = 0.1
 """How long records are collected before a round: one fsync and one request serve what comes in meanwhile."""
-BATCH = 500
 
 ENDED_CODES = frozenset({"evaluation_completed", "evaluation_cancelled", "evaluation_not_running"})
 WORTH_WAITING = frozenset({408, 409, 425, 429})

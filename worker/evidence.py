@@ -165,23 +165,5 @@ def _head(plan: Plan, attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def wire_attempt(plan: Plan, attempt: Attempt, line: Mapping[str, Any]) -> dict[str, Any]:
-    """The attempt as `attempts:batch` takes it; an error is verdict `failed` with its reason as feedback (S16)."""
-    body: dict[str, Any] = {
-        "case_key": plan.key_of(attempt),
-        "attempt_index": attempt.trial,
-        "run_id": line["run_id"],
-        "verdict": "passed" if line["outcome"] == "passed" else "failed",
-        "scorer_id": plan.scorer.id,
-        "scorer_version": plan.scorer.version,
-    }
-    if line.get("judge_score") is not None:
-        body["judge_score"] = line["judge_score"]
-    feedback = line.get("judge_feedback") or (line.get("reason") if line["outcome"] == "error" else None)
-    if feedback:
-        body["judge_feedback"] = feedback
-    return body
-
-
 def now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from evalfleet.checks.outcome import GraderAnswer
+from evalfleet.checks.outcome import GraderAnswer, judge
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
 from evalfleet.errors import (
@@ -30,6 +30,14 @@ from evalfleet.errors import (
     UnfitHost,
 )
 from evalfleet.graders.bundle import unpack
+from evalfleet.graders.judging import MORE_GRADES, Graded, grade, needs_graders
+from evalfleet.graders.pool import (
+    GraderPool,
+    GraderSettings,
+    JudgeNotConfigured,
+    JudgeUnavailable,
+    LlmAnswer,
+)
 from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import ResultsStore, results_store
@@ -37,14 +45,6 @@ from evalfleet.settings import Settings
 from evalfleet.telemetry import ATTEMPTS, CLAIMS, CONVERSATION_SECONDS, GIVEN_UP, HELD, RETRIES, SLOTS, code_label
 from worker.aggregate import Aggregator, aggregate
 from worker.evidence import Play, attempt_line, context_line, missing_line
-from worker.grade import MORE_GRADES, Graded, grade, judge_now, needs_graders
-from worker.grader_pool import (
-    GraderPool,
-    GraderSettings,
-    JudgeNotConfigured,
-    JudgeUnavailable,
-    LlmAnswer,
-)
 from worker.heartbeat import ANSWER_S, Heartbeat
 from worker.loop import LoopThread
 from worker.play import Draining, GaveUp, Played, Player, StopSubmission
@@ -243,11 +243,11 @@ class Crew:
         play = Play.of(played)
         if played.context:
             self.ledger.put_note(plan.id, f"context {play.attempt}", jsontext.dumps(context_line(plan, play)))
-        elif needs_graders(plan, play):
+        elif needs_graders(plan.scenario(play.attempt), play.trial, play.meaning):
             if self.ledger.put_play(plan.id, play.attempt, jsontext.dumps(play.to_json())):
                 self.publisher.grade(plan.id, play.attempt)
         else:
-            judgement = judge_now(plan, play)
+            judgement = judge(plan.scenario(play.attempt), play.trial, play.meaning, ())
             self._record(plan, play.attempt, attempt_line(plan, play, judgement, ()))
 
     def _note_missing(self, plan: Plan, gave_up: GaveUp) -> None:
@@ -283,7 +283,8 @@ class Crew:
         """True when it is to be graded again at once."""
         try:
             play = Play.from_json(jsontext.loads(blob))
-            graded = self.loop.run(grade(plan, play, functools.partial(self._call_grader, plan)))
+            call = functools.partial(self._call_grader, plan, play)
+            graded = self.loop.run(grade(plan.scenario(attempt), play.trial, play.meaning, call))
             if self.stopping.is_set() and (graded.judgement is None or graded.judgement.outcome != "passed"):
                 return False  # its own leaving may have ended the grader: another worker grades it again
             if graded.stopped is not None:
@@ -338,7 +339,7 @@ class Crew:
             self.ledger.end(plan.id, "stopped", unfit.message, "grader_cage")
 
     async def _call_grader(
-        self, plan: Plan, name: str, case: dict[str, Any], run: dict[str, Any], play: Play
+        self, plan: Plan, play: Play, name: str, case: dict[str, Any], run: dict[str, Any]
     ) -> GraderAnswer:
         assert plan.graders is not None
         bundle = await asyncio.to_thread(self._bundle, plan)

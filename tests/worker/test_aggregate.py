@@ -19,12 +19,13 @@ from evalfleet.contract.client import Client
 from evalfleet.errors import ProblemAnswer, StorageError, TargetUnreachable
 from evalfleet.ledger import Ledger, Meta
 from evalfleet.plan import Attempt, Conversation, Plan
+from evalfleet.recording import wire_attempt
 from evalfleet.results import FolderResults
 from scheduler.plan import evaluation_body
 from tests.server.conftest import TOKEN, ScriptedDriver, serving
 from tests.worker.test_play import plan_of
 from worker.aggregate import Aggregator
-from worker.evidence import Play, attempt_line, wire_attempt
+from worker.evidence import Play, attempt_line
 from worker.play import Played, Player
 
 pytestmark = pytest.mark.timeout(60)

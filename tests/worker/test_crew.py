@@ -31,6 +31,7 @@ from evalfleet.settings import Settings
 from tests.server.conftest import TOKEN, Api, ScriptedDriver, serving
 from tests.worker.test_play import failed, never, plan_of, well
 from worker.app import add_tasks
+from worker.evidence import Play
 from worker.loop import LoopThread
 from worker.play import Player
 from worker.tasks import Crew
@@ -243,7 +244,7 @@ async def test_i8_what_we_did_not_foresee_is_given_up_and_not_played_forever(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(worker.tasks, "judge_now", broken)
+    monkeypatch.setattr(worker.tasks, "judge", broken)
     with contextlib.suppress(ZeroDivisionError):
         await stage.run()
     assert stage.gave_up() == {"0:0": FAULT}
@@ -362,7 +363,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[str]:
     """Graders that answer so; the list may be changed meanwhile."""
     kinds = [kind]
 
-    async def call(_self: Crew, _plan: Plan, name: str, *_: Any) -> GraderAnswer:
+    async def call(_self: Crew, _plan: Plan, _play: Play, name: str, *_: Any) -> GraderAnswer:
         if kinds[0] == "answered":
             return GraderAnswer(name, "answered", passed=True, llm_calls=1)
         return GraderAnswer(name, kinds[0], error="503 from the judge", llm_calls=1)

@@ -7,23 +7,20 @@ is not configured, or refuses the key, is the operator's and stops the grading.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evalfleet.checks.outcome import GraderAnswer, Judgement, Meaning, judge
-from evalfleet.plan import Plan
+from evalfleet.checks.outcome import GraderAnswer, Judgement, Meaning, RunMeaning, judge
+from evalfleet.checks.scenario import Scenario
+from evalfleet.checks.trial import Trial
 from evalfleet.telemetry import GRADE_SECONDS
-from worker.evidence import Play
-
-log = logging.getLogger(__name__)
 
 MORE_GRADES = 2
 """Gradings after the first before an attempt is left missing for want of a judge (S26)."""
 
-Grade = Callable[[str, dict[str, Any], dict[str, Any], Play], Awaitable[GraderAnswer]]
-"""(grader name, case, run, play) → its answer; makes no exception of anything a grader does."""
+Grade = Callable[[str, dict[str, Any], dict[str, Any]], Awaitable[GraderAnswer]]
+"""(grader name, case, run) → its answer; makes no exception of anything a grader does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +32,21 @@ class Graded:
     stopped: str | None = None
 
 
-def needs_graders(plan: Plan, play: Play) -> bool:
+def needs_graders(scenario: Scenario, trial: Trial, meaning: RunMeaning) -> bool:
     """Only a trial that has a result of its own is worth a judge's time (S12)."""
-    return (
-        bool(plan.scenario(play.attempt).graders)
-        and play.meaning.meaning is Meaning.RESULT
-        and play.trial.not_played is None
-    )
+    return bool(scenario.graders) and meaning.meaning is Meaning.RESULT and trial.not_played is None
 
 
-def judge_now(plan: Plan, play: Play, answers: Sequence[GraderAnswer] = ()) -> Judgement:
-    return judge(plan.scenario(play.attempt), play.trial, play.meaning, answers)
-
-
-async def grade(plan: Plan, play: Play, call: Grade) -> Graded:
+async def grade(scenario: Scenario, trial: Trial, meaning: RunMeaning, call: Grade) -> Graded:
     """Run every grader of the scenario and judge the trial."""
-    scenario = plan.scenario(play.attempt)
     answers: list[GraderAnswer] = []
     with GRADE_SECONDS.time():
         for grader in scenario.graders:
-            answer = await call(grader.name, scenario.case_document(), play.trial.run_document(), play)
+            answer = await call(grader.name, scenario.case_document(), trial.run_document())
             answers.append(answer)
             if answer.kind == "stopped":
                 return Graded(None, tuple(answers), answer.error or "grading was stopped")
             if answer.kind == "judge_unavailable":
-                break
-    unavailable = next((a for a in answers if a.kind == "judge_unavailable"), None)
-    if unavailable is not None:
-        reason = f"judge_unavailable: {unavailable.error}"
-        return Graded(Judgement("missing", reason, (), None, None), tuple(answers))
-    return Graded(judge_now(plan, play, answers), tuple(answers))
+                reason = f"judge_unavailable: {answer.error}"
+                return Graded(Judgement("missing", reason, (), None, None), tuple(answers))
+    return Graded(judge(scenario, trial, meaning, answers), tuple(answers))

@@ -1,4 +1,4 @@
-"""How does a worker run graders: how many at once, in which cage, and who answers their `t.llm`?
+"""How are graders run: how many at once, in which cage, and who answers their `t.llm`?
 
 One cage (`evalfleet.graders.cage`) for each bundle and settings, started when first needed, replaced when it died. The
 pool only waits: limits are held by a process for each call, so a busy loop or a long queue never delays a kill.

@@ -1,4 +1,4 @@
-"""Graders as a worker runs them, on the customer's fault inputs: F01–F03, F05–F07, F12, F13; S24, S26–S28."""
+"""Graders in the pool, on the customer's fault inputs: F01–F03, F05–F07, F12, F13; S24, S26–S28."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import pytest
 from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.errors import UnfitHost
 from evalfleet.graders.cage import Allowed
-from tests.graders.trees import CASE, RUN, case_tree, eventually, make_tree, needs_linux, processes_of
-from worker.grader_pool import (
+from evalfleet.graders.pool import (
     GraderPool,
     GraderSettings,
     JudgeNotConfigured,
@@ -25,6 +24,7 @@ from worker.grader_pool import (
     LlmCall,
     llm_delays,
 )
+from tests.graders.trees import CASE, RUN, case_tree, eventually, make_tree, needs_linux, processes_of
 
 BOTH: list[Allowed] = ["best", "plain"]
 Grade = Callable[[str], Coroutine[Any, Any, GraderAnswer]]
