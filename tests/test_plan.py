@@ -128,6 +128,7 @@ def test_its_json_has_the_stated_shape() -> None:
         "expect": [{"grader": {"name": "q.a", "pass_below": 0.7}}],
         "trials": 2,
         "timeout": 300.0,
+        "expect_places": [[5, 50]],
         "evaluation": 1,
     }
 

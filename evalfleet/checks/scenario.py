@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evalfleet.checks.expectation import Expectation, Grader, expectation_from_document
@@ -41,8 +41,15 @@ class Scenario:
         return {**self.case_document(), "trials": self.trials, "timeout": self.timeout}
 
     def to_json(self) -> dict[str, Any]:
-        """`content` and `place: [file, line, column]`. The places of single assertions are not kept."""
-        return {**self.content(), "place": [self.place.file, self.place.line, self.place.column]}
+        """`content`, `place: [file, line, column]`, and `expect_places`: `[line, column]` of each assertion in that
+        file, or null."""
+        return {
+            **self.content(),
+            "place": [self.place.file, self.place.line, self.place.column],
+            "expect_places": [
+                None if item.place is None else [item.place.line, item.place.column] for item in self.expect
+            ],
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Scenario:
@@ -65,10 +72,16 @@ class Scenario:
             raise ValueError(f"scenario {identity!r}: timeout cannot be {timeout!r}")
         if not isinstance(file, str) or not isinstance(line, int) or not isinstance(column, int):
             raise ValueError(f"scenario {identity!r}: place cannot be {place!r}")  # noqa: TRY004 - one error
+        places = document.get("expect_places") or [None] * len(expect)  # plans before 0.2 have none
+        if not isinstance(places, Sequence) or len(places) != len(expect):
+            raise ValueError(f"scenario {identity!r}: expect_places cannot be {places!r}")
         return cls(
             identity,
             tuple(user),
-            tuple(expectation_from_document(item) for item in expect),
+            tuple(
+                replace(expectation_from_document(item), place=_place(file, at))
+                for item, at in zip(expect, places, strict=True)
+            ),
             trials,
             float(timeout),
             Place(file, line, column),
@@ -121,6 +134,19 @@ class LoadedCases:
 def case_key(case: str, scenario: str) -> str:
     """The key of an evaluation's case: `<case>/<scenario id>` (S7)."""
     return f"{case}/{scenario}"
+
+
+def _place(file: str, at: Any) -> Place | None:
+    """`[line, column]` in a file; None where it is not known."""
+    if at is None:
+        return None
+    try:
+        line, column = at
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a place is [line, column], not {at!r}") from error
+    if not isinstance(line, int) or not isinstance(column, int):
+        raise ValueError(f"a place is [line, column], not {at!r}")  # noqa: TRY004 - one error for nonsense
+    return Place(file, line, column)
 
 
 def _texts(value: Any) -> bool:

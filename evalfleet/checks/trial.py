@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -61,7 +61,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A point of the loop that was asked. `fallback`: an older answer was replayed, which counts as `failed` (S22)."""
+    """A point of the loop that was asked. `fallback`: an older answer was replayed, which counts as `failed` (S22).
+    `error`: what the hook said when it failed, if it said anything."""
 
     run_id: str
     hook: str
@@ -69,6 +70,7 @@ class HookCall:
     source: str
     duration_ms: float | None
     fallback: bool
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +253,12 @@ def _tool_calls(number: int, turn: TurnRecord) -> Iterator[ToolCall]:
 
 
 def _hooks(turn: TurnRecord) -> Iterator[HookCall]:
-    run_id = str(turn.run.get("id") or "")
-    for event in once(turn.events):
+    return hook_calls(str(turn.run.get("id") or ""), turn.events)
+
+
+def hook_calls(run_id: str, events: Sequence[Mapping[str, Any]]) -> Iterator[HookCall]:
+    """The hooks that a run's journal tells of, in its order."""
+    for event in once(events):
         kind, data = event.get("type"), event.get("data")
         if kind not in ("hook.called", "hook.fallback") or not isinstance(data, Mapping):
             continue
@@ -265,7 +271,19 @@ def _hooks(turn: TurnRecord) -> Iterator[HookCall]:
             source=str(data.get("source") or ""),
             duration_ms=duration if isinstance(duration, (int, float)) and not isinstance(duration, bool) else None,
             fallback=fallback,
+            error=_hook_error(data) if fallback or data.get("decision") in ("failed", "malformed") else None,
         )
+
+
+def _hook_error(data: Mapping[str, Any]) -> str | None:
+    """A hook's own words about its failure. The wire does not name their key; ours is `error`."""
+    for key in ("error", "message", "reason"):
+        said = data.get(key)
+        if isinstance(said, Mapping):
+            said = said.get("message")
+        if isinstance(said, str) and said.strip():
+            return said[:FAILURE_SHOWN]
+    return None
 
 
 def _summary(turn: TurnRecord) -> TurnSummary:
@@ -323,4 +341,7 @@ _Record = TypeVar("_Record", TurnSummary, ToolCall, HookCall)
 
 
 def _built(cls: type[_Record], document: Mapping[str, Any]) -> _Record:
-    return cls(**{item.name: document[item.name] for item in fields(cls)})
+    """A field with a default came later than the format: documents before it do not have it."""
+    return cls(
+        **{item.name: document[item.name] for item in fields(cls) if item.default is MISSING or item.name in document}
+    )

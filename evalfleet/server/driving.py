@@ -57,8 +57,16 @@ class Sink(Protocol):
         """What that tool answered: a message of role `tool`."""
         ...
 
-    async def hook(self, hook: str, decision: str, source: str | None = None, duration_ms: float | None = None) -> None:
-        """A hook of the agent was asked and decided: `hook.called` in the journal."""
+    async def hook(
+        self,
+        hook: str,
+        decision: str,
+        source: str | None = None,
+        duration_ms: float | None = None,
+        error: str | None = None,
+    ) -> None:
+        """A hook of the agent was asked and decided: `hook.called` in the journal. `error`: its own words about why
+        it failed."""
         ...
 
     async def usage(

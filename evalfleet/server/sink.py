@@ -49,8 +49,16 @@ class RunSink:
         result = {"type": "tool_result", "tool_result": {"tool_call_id": call_id, "output": output, "metadata": {}}}
         await self._add(Message("tool", _json_part(result), now()))
 
-    async def hook(self, hook: str, decision: str, source: str | None = None, duration_ms: float | None = None) -> None:
+    async def hook(
+        self,
+        hook: str,
+        decision: str,
+        source: str | None = None,
+        duration_ms: float | None = None,
+        error: str | None = None,
+    ) -> None:
         data = {"hook": hook, "source": source, "decision": decision, "duration_ms": duration_ms}
+        data |= {"error": error} if error is not None else {}
         await self._add(Event("hook.called", text_of(data), now()))
 
     async def usage(

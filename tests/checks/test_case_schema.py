@@ -304,12 +304,24 @@ def test_a_scenario_written_as_json_is_read_as_it_was_written(document: dict[str
 @given(DOCUMENT)
 def test_a_stored_scenario_comes_back_as_it_was(document: dict[str, Any]) -> None:
     case = parsed(json.dumps({"scenarios": [document]}, ensure_ascii=False)).cases[0]
-    assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
+    stored = Case.from_json(json.loads(json.dumps(case.to_json())))
+    assert stored == case
+    for before, after in zip(case.scenarios, stored.scenarios, strict=True):
+        assert [item.place for item in after.expect] == [item.place for item in before.expect]
+        assert None not in [item.place for item in after.expect]
 
 
 WHOLE: dict[str, Any] = {
-    "id": "a", "user": ["hi"], "expect": [{"no_error": True}], "trials": 1, "timeout": 300.0, "place": ["f", 1, 1]
+    "id": "a", "user": ["hi"], "expect": [{"no_error": True}], "trials": 1, "timeout": 300.0, "place": ["f", 1, 1],
+    "expect_places": [[2, 9]],
 }  # fmt: skip
+
+
+def test_a_plan_that_knows_no_places_of_assertions_is_read_too() -> None:
+    """Artifacts of 0.1 have none, and their scenarios are pointed at instead."""
+    old = Scenario.from_json({key: value for key, value in WHOLE.items() if key != "expect_places"})
+    assert old == Scenario.from_json(WHOLE)
+    assert [item.place for item in old.expect] == [None]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +331,8 @@ WHOLE: dict[str, Any] = {
         {"expect": [{}]}, {"expect": [{"x": 1}]}, {"expect": [{"no_error": False}]}, {"expect": [{"tool_called": 1}]},
         {"expect": [{"tool_called": {"name": "t", "x": 1}}]}, {"expect": [{"tool_called": {}}]}, {"trials": 0},
         {"trials": True}, {"trials": 101}, {"timeout": 0}, {"timeout": "5m"}, {"place": ["f"]}, {"place": [1, 1, 1]},
-        {"expect": [{"grader": {"name": "a.b", "pass_below": True}}]},
+        {"expect": [{"grader": {"name": "a.b", "pass_below": True}}]}, {"place": ["f", 1, 1], "expect_places": [[1]]},
+        {"place": ["f", 1, 1], "expect_places": [1, 2]}, {"place": ["f", 1, 1], "expect_places": [["1", 1]]},
     ],
     ids=json.dumps,
 )  # fmt: skip

@@ -110,8 +110,31 @@ def test_messages_of_another_run_are_not_this_turns() -> None:
 def test_s22_a_fallback_counts_as_failed() -> None:
     told = event("hook.fallback", hook="context.build", reason="TypeError", age_ms=5000)
     assert read_trial([turn(events=[told])]).hooks == (
-        HookCall("run_1", "context.build", "failed", "", None, fallback=True),
+        HookCall("run_1", "context.build", "failed", "", None, fallback=True, error="TypeError"),
     )
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        ({"decision": "failed", "error": "KeyError: 'price'"}, "KeyError: 'price'"),
+        ({"decision": "malformed", "error": {"message": "no such decision"}}, "no such decision"),
+        ({"decision": "failed", "error": 5, "message": "timed out"}, "timed out"),
+        ({"decision": "failed", "error": " "}, None),
+        ({"decision": "failed"}, None),
+        ({"decision": "deny", "reason": "too long a stay"}, None),
+    ],
+    ids=["ours", "an object", "another key", "blank", "silent", "a verdict is no failure"],
+)
+def test_a_hooks_own_words_about_its_failure_are_kept(data: dict[str, Any], error: str | None) -> None:
+    (hook,) = read_trial([turn(events=[event("hook.called", hook="h", **data)])]).hooks
+    assert hook.error == error
+
+
+def test_a_trial_of_an_artifact_from_before_hooks_spoke_is_read() -> None:
+    stored = read_trial([turn(events=[event("hook.called", hook="h", decision="failed", error="x")])]).to_json()
+    del stored["hooks"][0]["error"]
+    assert Trial.from_json(stored).hooks[0].error is None
 
 
 @pytest.mark.parametrize(

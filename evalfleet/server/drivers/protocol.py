@@ -36,6 +36,7 @@ class HookLine:
     decision: str
     source: str | None = None
     duration_ms: float | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ def from_document(document: Mapping[str, Any], where: str) -> AgentLine:
                     _text(document, "decision"),
                     _text(document, "source", required=False) or None,
                     _duration(document),
+                    _text(document, "error", required=False) or None,
                 )
             case "usage":
                 return UsageLine(

@@ -40,7 +40,7 @@ class Relay:
             case ToolResultLine():
                 await self._sink.tool_result(line.id, line.output)
             case HookLine():
-                await self._sink.hook(line.hook, line.decision, line.source, line.duration_ms)
+                await self._sink.hook(line.hook, line.decision, line.source, line.duration_ms, line.error)
             case UsageLine():
                 await self._sink.usage(
                     input_tokens=line.input_tokens,

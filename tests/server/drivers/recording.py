@@ -31,7 +31,14 @@ class Recording:
     async def tool_result(self, call_id: str, output: Any) -> None:
         self._note("tool_result", call_id, output)
 
-    async def hook(self, hook: str, decision: str, source: str | None = None, duration_ms: float | None = None) -> None:
+    async def hook(
+        self,
+        hook: str,
+        decision: str,
+        source: str | None = None,
+        duration_ms: float | None = None,
+        error: str | None = None,
+    ) -> None:
         self._note("hook", hook, decision, source, duration_ms)
 
     async def usage(

@@ -91,6 +91,11 @@ GOOD = [
         id="a hook with everything and an unknown key",
     ),
     pytest.param(
+        b'{"type":"hook","hook":"h","decision":"failed","error":"KeyError"}',
+        [HookLine("h", "failed", None, None, "KeyError")],
+        id="a hook that says why it failed",
+    ),
+    pytest.param(
         b'{"type":"usage","input_tokens":3,"output_tokens":4,"cache_read_tokens":1,"amount":"0.10","currency":"EUR"}',
         [UsageLine(3, 4, 1, 0, Decimal("0.10"), "EUR")],
         id="usage",
