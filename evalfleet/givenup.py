@@ -32,4 +32,4 @@ def reason_of(plan: Plan, attempt: Attempt, given_up: Mapping[str, Mapping[str, 
     if attempt.scenario < at:
         return None
     before = plan.cases[attempt.case].scenarios[at].scenario.id
-    return f"not played: {before}, which comes before it, gave no result: {reason}"
+    return f"not played: {before} before it gave no result: {reason}"

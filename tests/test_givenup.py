@@ -24,7 +24,7 @@ LOST = "the run failed: server_lost: gone"
         pytest.param({"0:0": entry(LOST)}, [LOST, LOST, LOST], id="all of it was: its workers died"),
         pytest.param(
             {"0:0": entry(LOST, scenario=1)},
-            [None, LOST, f"not played: b, which comes before it, gave no result: {LOST}"],
+            [None, LOST, f"not played: b before it gave no result: {LOST}"],
             id="in one scenario: before it all was well, after it nothing was played",
         ),
         pytest.param(
