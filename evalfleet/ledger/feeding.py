@@ -1,0 +1,118 @@
+"""How much is under way, and what is still to be fed?  The dispatcher's view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from evalfleet.ledger.broker import Broker, guarded, text
+from evalfleet.plan import Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that reconciling needs, read in one round trip."""
+
+    done: Mapping[str, str]
+    records: frozenset[str]
+    plays: frozenset[str]
+    claims: Mapping[str, str]
+    published: Mapping[str, int]
+    grading: Mapping[str, str]
+    given_up: Mapping[str, str]
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much is under way."""
+
+    claimed: int
+    published: int
+    waiting: int
+    """Attempts that await grading or recording."""
+    grace: bool = False
+    """Nothing may be claimed yet: Redis came back empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Counts for people; nothing is decided by them."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    recorded: int = 0
+    running: int = 0
+    waiting: int = 0
+    given_up: int = 0
+
+
+class Feeding(Broker):
+    """What was fed, and what came of it."""
+
+    @guarded
+    def load(self, submission: str) -> Load:
+        with self.redis.pipeline(transaction=False) as pipe:
+            for name in ("claims", "published", "plays", "records"):
+                pipe.hlen(self._key(submission, name))
+            pipe.get(f"{self.prefix}epoch")
+            pipe.time()
+            claimed, published, plays, records, epoch, clock = pipe.execute()
+        grace = epoch is None or clock[0] * 1000 + clock[1] // 1000 < int(epoch)
+        return Load(claimed=claimed, published=published, waiting=plays + records, grace=grace)
+
+    @guarded
+    def publish(self, submission: str, conversations: Sequence[Conversation]) -> None:
+        """Note that messages for these are about to be sent."""
+        now = self.now_ms()
+        self.redis.hset(self._key(submission, "published"), mapping={str(c): now for c in conversations})
+
+    @guarded
+    def unpublish(self, submission: str, conversations: Iterable[str]) -> None:
+        fields = list(conversations)
+        if fields:
+            self.redis.hdel(self._key(submission, "published"), *fields)
+
+    @guarded
+    def take_returned(self, submission: str) -> list[Conversation]:
+        """What came back unplayed since the last call."""
+        with self.redis.pipeline(transaction=True) as pipe:
+            pipe.lrange(self._key(submission, "returned"), 0, -1)
+            pipe.delete(self._key(submission, "returned"))
+            raw, _ = pipe.execute()
+        return [Conversation.parse(item.decode()) for item in raw]
+
+    @guarded
+    def snapshot(self, submission: str) -> Snapshot:
+        with self.redis.pipeline(transaction=True) as pipe:
+            pipe.hgetall(self._key(submission, "done"))
+            pipe.hkeys(self._key(submission, "records"))
+            pipe.hkeys(self._key(submission, "plays"))
+            for name in ("claims", "published", "grading", "givenup"):
+                pipe.hgetall(self._key(submission, name))
+            pipe.time()
+            done, records, plays, claims, published, grading, given_up, clock = pipe.execute()
+        return Snapshot(
+            done=text(done),
+            records=frozenset(k.decode() for k in records),
+            plays=frozenset(k.decode() for k in plays),
+            claims=text(claims),
+            published={k: int(v) for k, v in text(published).items()},
+            grading=text(grading),
+            given_up=text(given_up),
+            now_ms=clock[0] * 1000 + clock[1] // 1000,
+        )
+
+    @guarded
+    def progress(self, submission: str) -> Progress:
+        with self.redis.pipeline(transaction=False) as pipe:
+            pipe.hgetall(self._key(submission, "counts"))
+            for name in ("done", "claims", "plays", "records", "givenup"):
+                pipe.hlen(self._key(submission, name))
+            counts, done, claims, plays, records, given_up = pipe.execute()
+        return Progress(
+            counts={k: int(v) for k, v in text(counts).items()},
+            recorded=done,
+            running=claims,
+            waiting=plays + records,
+            given_up=given_up,
+        )

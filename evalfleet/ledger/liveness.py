@@ -1,0 +1,65 @@
+"""Which workers live, what do they hold, and what comes back from the dead?  (I6)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from evalfleet.givenup import entry
+from evalfleet.ledger.broker import GRACE_MS, Broker, guarded
+from evalfleet.plan import Conversation
+
+HEARTBEAT_PX = 12_000
+"""A worker that has not beaten for this long (ms) is dead (I6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A conversation that a worker holds."""
+
+    submission: str
+    conversation: Conversation
+
+
+class Liveness(Broker):
+    """Heartbeats, and the reaper."""
+
+    @guarded
+    def beat(self, incarnation: str, info: Mapping[str, Any], holds: Sequence[Hold]) -> list[str]:
+        """Say that this worker lives; answers `held`, `draining` (start no further run), `lost` or `stopped` for each
+        hold, in order; `left` is `stopped` where runs in flight are left to the platform (S38)."""
+        pairs = [part for hold in holds for part in (hold.submission, str(hold.conversation))]
+        answer = self._scripts["beat"](
+            keys=[f"{self.prefix}epoch", f"{self.prefix}i:{incarnation}"],
+            args=[HEARTBEAT_PX, orjson.dumps(info), GRACE_MS, f"{self.prefix}s:", *pairs],
+        )
+        return [word.decode() for word in cast(list[bytes], answer)]
+
+    @guarded
+    def declare_dead(self, incarnation: str) -> None:
+        """Its supervisor saw it die: no need to wait for the heartbeat to run out."""
+        self.redis.delete(f"{self.prefix}i:{incarnation}")
+        self.redis.publish(self._wake, "*")
+
+    @guarded
+    def workers(self) -> list[dict[str, Any]]:
+        """The living worker processes, each with the info of its last beat and its `incarnation`."""
+        found = []
+        for key in self.redis.scan_iter(match=f"{self.prefix}i:*", count=500):
+            blob = cast(bytes | None, self.redis.get(key))
+            if blob is not None:
+                found.append({**orjson.loads(blob), "incarnation": key.decode().rsplit(":", 1)[1]})
+        return found
+
+    @guarded
+    def reap(self, submission: str, most_losses: int) -> list[str]:
+        """Take back what dead workers held; answers the conversations and attempts taken."""
+        reason = orjson.dumps(entry(f"{most_losses} workers died while they worked on it", "worker_lost"))
+        taken = self._scripts["reap"](
+            keys=self._keys(submission, "epoch claims grading losses givenup returned"),
+            args=[f"{self.prefix}i:", most_losses, reason],
+        )
+        return [item.decode() for item in cast(list[bytes], taken)]

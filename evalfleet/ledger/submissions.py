@@ -1,0 +1,191 @@
+"""Which submissions are on the books, in what state, and when does their memory leave?"""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from evalfleet.ledger.broker import Broker, guarded
+from evalfleet.plan import Attempt, Plan
+
+FAULT = "fault"
+"""The code of a submission that a bug of ours has stopped: the command ends with 70."""
+ENDED_TTL_S = 24 * 3600
+"""How long an ended submission can still be watched."""
+
+_NAMES = (
+    "plan", "meta", "claims", "published", "returned", "plays", "grading", "records", "notes", "done", "givenup",
+    "losses", "tries", "outcomes", "counts", "hint", "judge",
+)  # fmt: skip
+
+
+_KEPT = ("meta", "givenup", "counts", "records", "notes")
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """A submission as the ledger knows it.
+
+    `state`: running | stopped | completed | incomplete. `reason` says why it is not running; `code` is the word for
+    it that programs read ("" if none). `progress_at`: ms since the epoch, Redis' clock. `note`: what its dispatcher
+    says it waits for, for people. `judge_trouble`: why grading is paused (S26), "" when it is not.
+    """
+
+    state: str
+    concurrency: int
+    reason: str = ""
+    code: str = ""
+    paused: bool = False
+    draining: bool = False
+    progress_at: int = 0
+    completed: frozenset[int] = frozenset()
+    note: str = ""
+    judge_trouble: str = ""
+
+
+class Submissions(Broker):
+    """From `add` to `forget`."""
+
+    @guarded
+    def add(self, plan: Plan, done: Mapping[Attempt, str], *, replay: bool = False) -> bool:
+        """Put a plan on the books, with what is recorded (or in evidence) already; empties *given-up*.
+
+        `replay` asks the aggregator to send evidence that the evaluation does not hold yet. False for a submission that
+        is on the books and running: its workers know better what is done, so only its concurrency is changed.
+        """
+        sub, meta = plan.id, self._key(plan.id, "meta")
+
+        def put(pipe: Any) -> bool:
+            running = pipe.hget(meta, "state") == b"running" and bool(pipe.sismember(f"{self.prefix}subs", sub))
+            pipe.multi()
+            pipe.hset(meta, mapping={"state": "running", "concurrency": plan.concurrency})
+            if running:
+                return False
+            pipe.set(self._key(sub, "plan"), zlib.compress(plan.dumps()))
+            pipe.delete(
+                *self._keys(sub, "givenup losses tries notes done outcomes counts published returned hint judge")
+            )
+            pipe.hdel(
+                meta, "reason", "code", "completed", "paused", "draining", "note", "judge_failed", "judge_trouble"
+            )
+            pipe.hset(meta, "progress_at", now)
+            if replay:
+                pipe.hset(meta, "replay", uuid.uuid4().hex)
+            if done:
+                pipe.hset(self._key(sub, "done"), mapping={str(a): outcome for a, outcome in done.items()})
+            for name in _NAMES:
+                pipe.persist(self._key(sub, name))
+            pipe.sadd(f"{self.prefix}subs", sub)
+            return True
+
+        now = self.now_ms()
+        return bool(self.redis.transaction(cast(Any, put), meta, f"{self.prefix}subs", value_from_callable=True))
+
+    @guarded
+    def plan(self, submission: str) -> Plan | None:
+        blob = cast(bytes | None, self.redis.get(self._key(submission, "plan")))
+        return None if blob is None else Plan.loads(zlib.decompress(blob))
+
+    @guarded
+    def submissions(self) -> list[str]:
+        return sorted(m.decode() for m in cast(set[bytes], self.redis.smembers(f"{self.prefix}subs")))
+
+    @guarded
+    def meta(self, submission: str) -> Meta | None:
+        raw = {k.decode(): v.decode() for k, v in self._hgetall(submission, "meta").items()}
+        if "state" not in raw:
+            return None
+        return Meta(
+            state=raw["state"],
+            concurrency=int(raw.get("concurrency", "1")),
+            reason=raw.get("reason", ""),
+            code=raw.get("code", ""),
+            paused=raw.get("paused") == "1",
+            draining=raw.get("draining") == "1",
+            progress_at=int(raw.get("progress_at", "0")),
+            completed=frozenset(int(i) for i in raw.get("completed", "").split(",") if i),
+            note=raw.get("note", ""),
+            judge_trouble=raw.get("judge_trouble", ""),
+        )
+
+    @guarded
+    def end(self, submission: str, state: str, reason: str = "", code: str = "") -> bool:
+        """Stop or finish a submission; the first reason stands. True if this call ended it."""
+        ended = self.redis.eval(
+            "if redis.call('HGET', KEYS[1], 'state') ~= 'running' then return 0 end "
+            "redis.call('HDEL', KEYS[1], 'note') "  # a script whose first write frees memory works in a full broker
+            "redis.call('HSET', KEYS[1], 'state', ARGV[1], 'reason', ARGV[2], 'code', ARGV[3]) "
+            "redis.call('PUBLISH', ARGV[4], ARGV[5]) return 1",
+            1, self._key(submission, "meta"), state, reason, code, self._wake, submission,
+        )  # fmt: skip
+        return bool(ended)
+
+    @guarded
+    def drain(self, submission: str) -> None:
+        """Feed nothing more and start no further run, not even a conversation's next turn; runs in flight go on."""
+        self.redis.hset(self._key(submission, "meta"), mapping={"paused": 1, "draining": 1})
+        self.redis.publish(self._wake, submission)
+
+    @guarded
+    def say(self, submission: str, note: str) -> None:
+        """What a submission waits for, for whoever watches it."""
+        self.redis.hset(self._key(submission, "meta"), "note", note)
+
+    @guarded
+    def mark_completed(self, submission: str, evaluations: Iterable[int]) -> None:
+        """Remember which evaluations of the plan are completed, by index."""
+        self.redis.hset(self._key(submission, "meta"), "completed", ",".join(str(i) for i in sorted(evaluations)))
+        self.redis.publish(self._wake, submission)
+
+    @guarded
+    def asked_replay(self, submission: str) -> str | None:
+        """The request of an `add(replay=True)` or `ask_replay` that nobody has fulfilled."""
+        asked = cast(bytes | None, self.redis.hget(self._key(submission, "meta"), "replay"))
+        return None if asked is None else asked.decode()
+
+    @guarded
+    def fulfil_replay(self, submission: str, asked: str) -> None:
+        """It is done; a later request stays."""
+        self.redis.eval(
+            "if redis.call('HGET', KEYS[1], 'replay') == ARGV[1] then redis.call('HDEL', KEYS[1], 'replay') end",
+            1, self._key(submission, "meta"), asked,
+        )  # fmt: skip
+
+    @guarded
+    def ask_replay(self, submission: str) -> None:
+        """Let the next aggregate compare evidence and evaluation again."""
+        self.redis.hset(self._key(submission, "meta"), "replay", uuid.uuid4().hex)
+
+    @guarded
+    def forget(self, submission: str) -> None:
+        """Take an ended submission off the books at once: memory is back to the base line."""
+        self.redis.delete(*self._keys(submission, " ".join(_NAMES)))
+        self.redis.srem(f"{self.prefix}subs", submission)
+
+    @guarded
+    def retire(self, submission: str, ttl_s: int = ENDED_TTL_S) -> None:
+        """Nobody drives it any more. How it ended can be watched for a while, and records that nobody has written to
+        the artifact yet wait for a resume; the rest is in the artifact, and leaves."""
+        with self.redis.pipeline() as pipe:
+            pipe.delete(*self._keys(submission, " ".join(name for name in _NAMES if name not in _KEPT)))
+            for name in _KEPT:
+                pipe.expire(self._key(submission, name), ttl_s)
+            pipe.srem(f"{self.prefix}subs", submission)
+            pipe.execute()
+
+    @guarded
+    def sweep(self, ttl_s: int = ENDED_TTL_S) -> int:
+        """Give a TTL to what late workers wrote about submissions that nobody drives any more; how many keys."""
+        swept = 0
+        for key in self.redis.scan_iter(match=f"{self.prefix}s:*", count=500):
+            submission = key.decode().removeprefix(f"{self.prefix}s:").rpartition(":")[0]
+            # One script: between two calls the submission might come back.
+            swept += self.redis.eval(
+                "if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 0 and redis.call('TTL', KEYS[2]) == -1 then "
+                "return redis.call('EXPIRE', KEYS[2], ARGV[2]) end return 0",
+                2, f"{self.prefix}subs", key, submission, ttl_s,
+            )  # fmt: skip
+        return swept
