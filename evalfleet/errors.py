@@ -78,11 +78,13 @@ class UsageError(OperatorError):
 
 
 class ConfigError(OperatorError):
-    """`evalfleet.toml` is wrong. `place` is `file:line` (or `file`)."""
+    """`evalfleet.toml` is wrong. `place` is `file:line:column` (or `file`); `more` are further (place, message) of the
+    same file, and `parts` all of them."""
 
-    def __init__(self, place: str, message: str) -> None:
+    def __init__(self, place: str, message: str, more: Sequence[tuple[str, str]] = ()) -> None:
         self.place = place
-        super().__init__(f"{place}: {message}")
+        self.parts = ((place, message), *more)
+        super().__init__("\n".join(f"{where}: {what}" for where, what in self.parts))
 
 
 class SettingError(OperatorError):

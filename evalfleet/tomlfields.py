@@ -91,7 +91,7 @@ class Problems:
             source = "" if looks_secret_line(self.document, path) else self.document.source(path)
             parts.append((self.document.place(path), message + (f"\n{source}" if source else "")))
         place, first = parts[0]
-        raise ConfigError(place, "\n".join([first, *(f"{where}: {what}" for where, what in parts[1:])]))
+        raise ConfigError(place, first, parts[1:])
 
 
 def looks_secret_line(document: TomlDocument, path: Path) -> bool:

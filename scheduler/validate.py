@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from evalfleet.checks.case import Case, CaseProblem, LoadedCases, Place, load_cases
-from evalfleet.errors import AuthorError, CaseFilesInvalid, EvalfleetError, OperatorError, UnfitHost, UsageError
+from evalfleet.checks.expectation import Grader
+from evalfleet.errors import (
+    AuthorError,
+    CaseFilesInvalid,
+    ConfigError,
+    EvalfleetError,
+    OperatorError,
+    UnfitHost,
+    UsageError,
+)
 from evalfleet.graders.check import check_graders, check_graders_by_ast
 from evalfleet.plan import PlannedTarget
 from evalfleet.server.drivers import make_driver
@@ -74,9 +83,30 @@ class Validation:
             "ok": self.ok,
             "cases": len(self.cases),
             "scenarios": sum(len(case.scenarios) for case in self.cases),
-            "problems": [problem.document() for problem in self.problems],
-            "errors": [{"error": type(error).__name__, "message": error.message} for error in self.errors],
-            "warnings": [warning.document() for warning in self.warnings],
+            "problems": [problem.document("error") for problem in self.problems],
+            "errors": [document for error in self.errors for document in _error_documents(error)],
+            "warnings": [warning.document("warning") for warning in self.warnings],
+        }
+
+
+def _error_documents(error: EvalfleetError) -> Iterator[dict[str, Any]]:
+    """What is wrong outside the case files, in the shape of what is wrong in them."""
+    parts = error.parts if isinstance(error, ConfigError) else (("", error.message),)
+    for place, text in parts:
+        file, line, column = [*place.split(":", 2), "", ""][:3]
+        message, _, shown = text.partition("\n  | ")
+        yield {
+            "error": type(error).__name__,
+            "severity": "error",
+            "file": file or None,
+            "line": int(line) if line else None,
+            "column": int(column) if column else None,
+            "end_line": None,
+            "end_column": None,
+            "pointer": None,
+            "message": message,
+            "hint": "",
+            "source_line": shown.partition("\n")[0],
         }
 
 
@@ -118,9 +148,8 @@ def validate(
         if whole.cases and not problems:  # a refused file's case would look like a name that matches nothing
             draft = drafts.cases[0] if drafts is not None and drafts.cases else None
             _caught(errors, lambda: _check_selection(config, loaded.cases, words, draft))
-        names = whole.grader_places()
-        if names:
-            _caught(errors, lambda: problems.extend(look_at_graders(config, names, import_them=import_graders)))
+        if whole.grader_places():
+            _caught(errors, lambda: problems.extend(look_at_graders(config, whole, import_them=import_graders)))
         if target:
             _caught(errors, lambda: check_target(config, environment))
         else:
@@ -152,21 +181,23 @@ def _no_cases(root: Path) -> UsageError:
     return UsageError(f"{root / CASES_FOLDER} holds no case (a .yaml file); `evalfleet init` writes a first one")
 
 
-def look_at_graders(
-    config: TreeConfig, names: Sequence[tuple[str, Place]], *, import_them: bool = True
-) -> list[CaseProblem]:
+def look_at_graders(config: TreeConfig, cases: LoadedCases, *, import_them: bool = True) -> list[CaseProblem]:
     """A problem at the case's line for each grader that cannot be called (S6). GraderRefused, UnfitHost: none can."""
+    names = cases.grader_places()
     places = {str(place): place for _, place in names}
     asked = [(name, str(place)) for name, place in names]
     if import_them:
         found = check_graders(config.root, asked, config.graders)
     else:
         found = check_graders_by_ast(config.root, asked)
+    pointers = cases.pointers() if found else {}
     return [
         CaseProblem(
-            places[problem.place],
+            place := places[problem.place],
             f"grader {problem.name}: {problem.message}",
-            _source_line(config.root, places[problem.place]),
+            _source_line(config.root, place),
+            end=(place.line, place.column + len(Grader.kind)),
+            pointer=pointers.get(place),
         )
         for problem in found
     ]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 
+from evalfleet.checks import CaseProblem, Place
 from evalfleet.errors import EvalfleetError
 from evalfleet.server.__main__ import main as server
 from scheduler.cli import app
@@ -125,6 +126,12 @@ def test_the_json_on_the_page_has_the_programs_keys() -> None:
         assert list(shown[part][0]) == list(made[part][0])
     keys = re.findall(r"^\| (`.*?) \|", PAGE.partition("| key | meaning |")[2], re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(keys))) == set(made)
+
+
+def test_what_validate_says_to_an_editor_is_on_the_page() -> None:
+    rows_ = re.findall(r"^\| (`.*?) \|", PAGE.partition("| field | meaning |")[2].partition("\n## ")[0], re.MULTILINE)
+    made = CaseProblem(Place("f", 1, 1), "m").document("error")
+    assert set(re.findall(r"`(\w+)`", " ".join(rows_))) == {*made, "error"}
 
 
 def test_every_exit_code_of_an_error_is_on_the_page() -> None:

@@ -44,7 +44,7 @@ def parse_case(data: bytes, *, name: str, file: str) -> LoadedCases:
         root = compose(source)
     except RefusedError as refused:
         return LoadedCases(problems=(refused.problem,))
-    reader = Reader(source)
+    reader = Reader(source, root)
     case = Case(name, file, ())
     try:
         case = read_case(reader, root, name, file)

@@ -77,6 +77,29 @@ def compose(source: Source) -> Node | None:
     return root
 
 
+def pointers(root: Node | None) -> dict[int, str]:
+    """`id()` of each node, keys included → its JSON pointer (RFC 6901); of one that aliases repeat, the first."""
+    found: dict[int, str] = {}
+    rest: list[tuple[Node, str]] = [] if root is None else [(root, "")]
+    while rest:
+        node, pointer = rest.pop()
+        if id(node) in found:
+            continue
+        found[id(node)] = pointer
+        inner: list[tuple[Node, str]] = []
+        if isinstance(node, SequenceNode):
+            inner = [(item, f"{pointer}/{number}") for number, item in enumerate(node.items)]
+        elif isinstance(node, MappingNode):
+            for key, value in node.pairs:
+                below = pointer
+                if isinstance(key, ScalarNode):
+                    below = f"{pointer}/{key.text.replace('~', '~0').replace('/', '~1')}"
+                found.setdefault(id(key), below)
+                inner.append((value, below))
+        rest += reversed(inner)
+    return found
+
+
 def _tab(source: Source, index: int) -> CaseProblem:
     place = source.at(index)
     return source.problem_at(index, f"tab at {place.line}:{place.column}: use spaces", "YAML indents with spaces only")

@@ -26,13 +26,16 @@ class CaseProblem:
     """One thing that is wrong in one place of a case file (S2).
 
     `message` names the key and the value seen; `hint` says what to write instead; `source_line` is the line as it
-    stands in the file.
+    stands in the file. Where it is known: `end`, the line and column of the first character after what is meant, and
+    `pointer`, the JSON pointer (RFC 6901) of the value or key in the document.
     """
 
     place: Place
     message: str
     source_line: str = ""
     hint: str = ""
+    end: tuple[int, int] | None = None
+    pointer: str | None = None
 
     def render(self) -> str:
         """`file:line:column: message`, the source line, a caret under the column, and the hint."""
@@ -44,12 +47,17 @@ class CaseProblem:
             lines.append(f"  {self.hint}")
         return "\n".join(lines)
 
-    def document(self) -> dict[str, object]:
-        """JSON for `--json`: file, line, column, message, hint, and the source line as `render` shows it."""
+    def document(self, severity: str) -> dict[str, object]:
+        """JSON for `--json`, with the source line as `render` shows it; `severity` is `error` or `warning`."""
+        end_line, end_column = self.end or (None, None)
         return {
+            "severity": severity,
             "file": self.place.file,
             "line": self.place.line,
             "column": self.place.column,
+            "end_line": end_line,
+            "end_column": end_column,
+            "pointer": self.pointer,
             "message": self.message,
             "hint": self.hint,
             "source_line": _window(self.source_line, self.place.column)[0] if self.source_line.strip() else "",

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evalfleet.checks.near import did_you_mean
-from evalfleet.checks.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from evalfleet.checks.nodes import MappingNode, Node, ScalarNode, SequenceNode, pointers
 from evalfleet.checks.place import CaseProblem, Place
 from evalfleet.checks.scalars import NULLS, core_value
 from evalfleet.checks.source import Source
@@ -46,13 +46,16 @@ class Entry:
 
 @dataclass(slots=True)
 class Reader:
-    """The problems and warnings of one file, and the typed readers that write them."""
+    """The problems and warnings of one file, and the typed readers that write them. `root` is what problems point
+    into."""
 
     source: Source
+    root: Node | None = None
     problems: list[CaseProblem] = field(default_factory=list)
     warnings: list[CaseProblem] = field(default_factory=list)
     _seen: set[tuple[int, int, str]] = field(default_factory=set)
     _merged: dict[int, dict[str, Entry]] = field(default_factory=dict)
+    _pointers: dict[int, str] | None = None
 
     def place(self, node: Node) -> Place:
         return Place(self.source.file, node.line, node.column)
@@ -68,9 +71,22 @@ class Reader:
         mark = (node.line, node.column, message)
         if mark not in self._seen:
             self._seen.add(mark)
-            into.append(self.source.problem(node.line, node.column, message, hint))
+            into.append(self._problem(node, message, hint))
             if len(self.problems) > MAX_COUNTED:
                 raise HopelessError
+
+    def _problem(self, node: Node, message: str, hint: str) -> CaseProblem:
+        if self._pointers is None:
+            self._pointers = pointers(self.root)
+        end = None
+        if isinstance(node, ScalarNode) and node.end:
+            index = node.end  # of block text that is the start of a later line
+            while index and self.source.text[index - 1].isspace():
+                index -= 1
+            after = self.source.at(index)
+            end = (after.line, after.column)
+        found = self.source.problem(node.line, node.column, message, hint)
+        return replace(found, end=end, pointer=self._pointers.get(id(node)))
 
     def text(self, node: Node, what: str) -> str | None:
         """Text as it is spelt (S1). `what` names the key for the message."""

@@ -130,6 +130,16 @@ class LoadedCases:
             for grader in scenario.graders
         )
 
+    def pointers(self) -> dict[Place, str]:
+        """The JSON pointer of every assertion by its place."""
+        return {
+            expectation.place: f"/scenarios/{number}/expect/{index}/{expectation.kind}"
+            for case in self.cases
+            for number, scenario in enumerate(case.scenarios)
+            for index, expectation in enumerate(scenario.expect)
+            if expectation.place is not None
+        }
+
 
 def case_key(case: str, scenario: str) -> str:
     """The key of an evaluation's case: `<case>/<scenario id>` (S7)."""

@@ -190,7 +190,7 @@ def _scenario(
     own_trials, own_timeout = _trials(reader, known, trials), _timeout(reader, known, timeout)
     if not identity or not user or not expect:
         return None
-    _look_at_all(reader, node, called, expect)
+    _look_at_all(reader, node, called, expect, reader.items(known["expect"].value, "expect") or [])
     return Scenario(identity, user, expect, own_trials, own_timeout, reader.place(node))
 
 
@@ -319,15 +319,18 @@ def _one(reader: Reader, entry: Entry) -> Expectation | None:
     return None
 
 
-def _look_at_all(reader: Reader, node: Node, called: str, expect: tuple[Expectation, ...]) -> None:
-    """What only shows when all assertions of a scenario are seen together."""
+def _look_at_all(
+    reader: Reader, node: Node, called: str, expect: tuple[Expectation, ...], items: Sequence[Node]
+) -> None:
+    """What only shows when all assertions of a scenario are seen together; `items` are the nodes of `expect`."""
     least = {item.name: item for item in expect if isinstance(item, MinToolCalls)}
-    for item in expect:
+    for item, where in zip(expect, items, strict=True):
         if isinstance(item, MaxToolCalls) and item.name in least and least[item.name].count > item.count:
             low = least[item.name]
-            spot = ScalarNode("", True, None, item.place.line, item.place.column, 0) if item.place else node
+            assert isinstance(where, MappingNode)
+            (entry,) = reader.entries(where, "the assertion").values()
             reader.refuse(
-                spot,
+                entry.key_node,
                 f"at most {item.count} calls of {quoted(item.name, 60)}, and at least {low.count}"
                 f"{f' at {low.place.line}:{low.place.column}' if low.place else ''}: no trial can pass",
             )

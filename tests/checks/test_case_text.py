@@ -183,4 +183,4 @@ def test_a_long_line_is_cut_around_the_caret() -> None:
     rendered = loaded.problems[0].render()
     assert "no_error: no" in rendered
     assert max(map(len, rendered.split("\n"))) < 200
-    assert len(str(loaded.problems[0].document())) < 1000
+    assert len(str(loaded.problems[0].document("error"))) < 1000

@@ -211,6 +211,23 @@ def test_the_document_for_json_says_the_same(tree: Path) -> None:
     assert (document["ok"], document["cases"], document["scenarios"]) == (False, 1, 2)
     assert document["problems"][0]["file"] == "evals/cases/bad.yaml"
     assert document["errors"][0]["error"] == "ConfigError"
+    assert set(document["errors"][0]) == {"error", *document["problems"][0]}, "one shape for editors"
+
+
+def test_every_problem_of_the_settings_file_has_an_entry_with_its_place(tree: Path) -> None:
+    settings(tree, RUNNABLE + "[eval]\nconcurency = 3\nsuite = 4\n")
+    one, two = validate(tree).document()["errors"]
+    assert (one["file"], one["line"], one["column"]) == ("evalfleet.toml", 4, 1)
+    assert "unknown key 'concurency'" in one["message"]
+    assert one["source_line"] == "concurency = 3"
+    assert (two["line"], two["source_line"]) == (5, "suite = 4")
+
+
+def test_a_grader_that_is_not_there_has_a_pointer_and_an_end(tree: Path) -> None:
+    (tree / "evals/graders/first.py").unlink()
+    (problem,) = validate(tree).document()["problems"]
+    assert problem["pointer"] == "/scenarios/1/expect/2/grader"
+    assert (problem["column"], problem["end_column"]) == (9, 15)
 
 
 @pytest.mark.parametrize("case_id", ["A12.empty", "A12.comment"])
