@@ -12,8 +12,10 @@ from evalfleet.checks.case import (
     load_cases,
     parse_case,
 )
+from evalfleet.checks.comparison import Comparison, Judged, compare, mcnemar, moved
 from evalfleet.checks.digest import canonical, digest
 from evalfleet.checks.expectation import Expectation, Finding, Grader, expectation_from_document
+from evalfleet.checks.intervals import bootstrap_mean, wilson
 from evalfleet.checks.matching import evaluate
 from evalfleet.checks.outcome import (
     INFRA_CODES,
@@ -38,7 +40,6 @@ from evalfleet.checks.verdict import (
     pass_at_k,
     pass_hat_k,
     suite_verdict,
-    wilson,
 )
 
 __all__ = [
@@ -47,11 +48,13 @@ __all__ = [
     "Case",
     "CaseAttempts",
     "CaseProblem",
+    "Comparison",
     "Expectation",
     "Finding",
     "Grader",
     "GraderAnswer",
     "HookCall",
+    "Judged",
     "Judgement",
     "LoadedCases",
     "Meaning",
@@ -65,16 +68,20 @@ __all__ = [
     "Trial",
     "TurnRecord",
     "TurnSummary",
+    "bootstrap_mean",
     "canonical",
     "case_key",
     "case_status",
+    "compare",
     "digest",
     "evaluate",
     "evaluation_rates",
     "expectation_from_document",
     "judge",
     "load_cases",
+    "mcnemar",
     "meaning_of",
+    "moved",
     "parse_case",
     "pass_at_1",
     "pass_at_k",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
+
+from evalfleet.checks.intervals import bootstrap_mean, wilson
 
 PASS, FLAKY, FAIL, INCOMPLETE = "pass", "flaky", "fail", "incomplete"
 
@@ -102,25 +104,46 @@ def evaluation_rates(k: int, cases: Iterable[CaseAttempts]) -> Rates:
 @dataclass(frozen=True, slots=True)
 class Rate:
     """A rate of the report. `value` over what is recorded, `n` scenarios behind it, `missing` attempts of all of them;
-    `low` and `high`: had every missing attempt failed, or passed (S18). All None where n is 0."""
+    `low` and `high`: had every missing attempt failed, or passed (S18). All None where n is 0. `interval`: 95 %, of
+    `value` (S30); None where too little stands behind it."""
 
     value: float | None
     n: int
     missing: int
     low: float | None
     high: float | None
+    interval: tuple[float, float] | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The rate in `--json`."""
+        return {
+            "value": self.value,
+            "n": self.n,
+            "missing": self.missing,
+            "low": self.low,
+            "high": self.high,
+            "interval": None if self.interval is None else list(self.interval),
+        }
 
 
-def pass_at_1(tallies: Iterable[ScenarioTally]) -> Rate:
-    """Mean over scenarios with attempts of passed ÷ recorded. The bounds are over all scenarios."""
-    all_tallies = [tally for tally in tallies if tally.trials]
+def pass_at_1(tallies: Iterable[ScenarioTally], files: Sequence[str] | None = None) -> Rate:
+    """Mean over scenarios with attempts of passed ÷ recorded. The bounds are over all scenarios.
+
+    `files`: the case file of each tally; with it the rate has an interval, if there are files enough."""
+    given = list(tallies)
+    all_tallies = [tally for tally in given if tally.trials]
     seen = [tally for tally in all_tallies if tally.recorded]
+    by_file: dict[str, list[Fraction]] = {}
+    for tally, file in zip(given, files or (), strict=files is not None):
+        if tally.recorded:
+            by_file.setdefault(file, []).append(Fraction(tally.passed, tally.recorded))
     return Rate(
         _mean([Fraction(tally.passed, tally.recorded) for tally in seen]),
         len(seen),
         _missing(all_tallies),
         _mean([Fraction(tally.passed, tally.trials) for tally in all_tallies]),
         _mean([Fraction(tally.passed + tally.missing, tally.trials) for tally in all_tallies]),
+        bootstrap_mean(list(by_file.values())),
     )
 
 
@@ -129,12 +152,11 @@ def pass_at_k(tallies: Iterable[ScenarioTally]) -> Rate:
     counts as complete: what is missing cannot change it."""
     all_tallies = [tally for tally in tallies if tally.trials]
     seen = [tally for tally in all_tallies if not tally.missing or tally.passed]
-    return Rate(
-        _mean([Fraction(tally.passed > 0) for tally in seen]),
-        len(seen),
-        _missing(all_tallies),
-        _mean([Fraction(tally.passed > 0) for tally in all_tallies]),
-        _mean([Fraction(tally.passed + tally.missing > 0) for tally in all_tallies]),
+    return _share(
+        all_tallies,
+        [tally.passed > 0 for tally in seen],
+        low=[tally.passed > 0 for tally in all_tallies],
+        high=[tally.passed + tally.missing > 0 for tally in all_tallies],
     )
 
 
@@ -142,28 +164,25 @@ def pass_hat_k(tallies: Iterable[ScenarioTally]) -> Rate:
     """Share of complete scenarios in which every trial passed: it *reliably* does it (S30)."""
     all_tallies = [tally for tally in tallies if tally.trials]
     seen = [tally for tally in all_tallies if not tally.missing]
-    return Rate(
-        _mean([Fraction(tally.passed == tally.trials) for tally in seen]),
-        len(seen),
-        _missing(all_tallies),
-        _mean([Fraction(tally.passed == tally.trials) for tally in all_tallies]),
-        _mean([Fraction(tally.passed + tally.missing == tally.trials) for tally in all_tallies]),
+    return _share(
+        all_tallies,
+        [tally.passed == tally.trials for tally in seen],
+        low=[tally.passed == tally.trials for tally in all_tallies],
+        high=[tally.passed + tally.missing == tally.trials for tally in all_tallies],
     )
 
 
-def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float] | None:
-    """Wilson's interval for a share (S30), within 0 and 1; None for n = 0. z = 1.96 is 95 %."""
-    if n <= 0:
-        return None
-    if not 0 <= successes <= n:
-        raise ValueError(f"{successes} successes of {n}")
-    share = successes / n
-    spread = z * z / n
-    centre = (share + spread / 2) / (1 + spread)
-    half = z / (1 + spread) * math.sqrt(share * (1 - share) / n + spread / (4 * n))
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == n else min(1.0, centre + half)
-    return low, high
+def _share(
+    tallies: Sequence[ScenarioTally], seen: Sequence[bool], *, low: Sequence[bool], high: Sequence[bool]
+) -> Rate:
+    return Rate(
+        _mean([Fraction(held) for held in seen]),
+        len(seen),
+        _missing(tallies),
+        _mean([Fraction(held) for held in low]),
+        _mean([Fraction(held) for held in high]),
+        wilson(sum(seen), len(seen)),
+    )
 
 
 def _passed(verdicts: Mapping[int, str]) -> int:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
+from evalfleet.checks.comparison import capability
 from evalfleet.checks.verdict import CaseAttempts, evaluation_rates
 from evalfleet.contract.ids import new_id
 from evalfleet.server import harnesses
@@ -302,7 +303,6 @@ def _comparison(connection: Connection, row: Any, here: dict[str, bool]) -> str 
     if baseline is None:
         return None
     before = {case.key: PASSED in case.verdicts for case in cases_of(connection, baseline)}
-    improved = sum(here[key] and not before[key] for key in here.keys() & before.keys())
-    regressed = sum(before[key] and not here[key] for key in here.keys() & before.keys())
+    improved, regressed = capability(before, here)
     version = harnesses.Version(row.harness_id, row.baseline_number, row.baseline_commit)
     return f'{{"version":{version.reference()},"improved":{improved},"regressed":{regressed}}}'
