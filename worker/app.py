@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -56,8 +55,6 @@ log = logging.getLogger(__name__)
 AT_ONCE = 8
 MOST_AT_ONCE = 1000
 DEAF_EXIT = 3
-TASKS_END_S = 2.0
-"""The threads of tasks, whose coroutines have ended, have this long to give back what they held."""
 EXTRA_SLOTS = 4
 """Threads beyond the conversations, so that grading and recording never wait for a slot of a run."""
 
@@ -118,7 +115,8 @@ def add_tasks(app: Celery, crew: Crew) -> None:
             except EvalfleetError as error:
                 log.error("%s: %s", name, error)  # noqa: TRY400
             except Exception as error:
-                _stop_for_a_fault(crew, order.plan, name, error)
+                if not crew.stopping.is_set():  # one that leaves pulls the ground from under its own tasks
+                    _stop_for_a_fault(crew, order.plan, name, error)
                 raise
 
         app.task(name=name, shared=False, acks_late=False, ignore_result=True)(handle)
@@ -179,9 +177,6 @@ def run_worker(
     def leave() -> None:
         log.info("worker %s leaves; what it plays goes back", crew.heart.incarnation)
         crew.stop()
-        end = time.monotonic() + TASKS_END_S
-        while state.active_requests and time.monotonic() < end:
-            time.sleep(0.01)
         # Everything has been given back. What Celery would still wait for, up to a second, is an answer of the broker
         # to a question for more work; whether that is acknowledged or not carries no part of any argument (I3).
         logging.shutdown()

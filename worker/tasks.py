@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import logging
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +53,8 @@ from worker.play import Draining, GaveUp, Played, Player, StopSubmission
 log = logging.getLogger(__name__)
 
 PLANS_KEPT = 16
+TASKS_END_S = 2.0
+"""The threads of tasks, whose coroutines have ended, have this long to give back what they held."""
 PLACE_S = 1.0
 """How long a conversation waits for a place of this worker before its message goes back. The task threads beyond the
 places are for grading and recording: conversations of a large submission would take all of them, for hours."""
@@ -76,6 +79,8 @@ class Crew:
         self.heart = Heartbeat(Ledger(broker, within=ANSWER_S), queues, slots)
         self._places = threading.BoundedSemaphore(slots)
         self.stopping = threading.Event()
+        self._tasks = 0
+        self._task_ended = threading.Condition()
         self._guard = threading.Lock()
         self._clients: dict[str | None, Client] = {}
         self._plans: dict[str, Plan] = {}
@@ -92,19 +97,36 @@ class Crew:
         self._listener.start()
 
     def stop(self) -> None:
-        """Waits end at once, claims go back, runs go on and are found again (design.md, "Stop")."""
+        """Waits end at once, claims go back, runs go on and are found again (design.md, "Stop"). The ledger is closed
+        last: the threads of the tasks give back through it. A second call does nothing."""
+        if self.stopping.is_set():
+            return
         self.stopping.set()
         try:
             self.loop.submit(self._close()).result(10)
         except TimeoutError:
             log.warning("the graders and connections of this worker do not close; it leaves without them")
         self.loop.stop()
+        with self._task_ended:
+            if not self._task_ended.wait_for(lambda: self._tasks == 0, TASKS_END_S):
+                log.warning("%d tasks do not end; what they hold is taken back by others", self._tasks)
         self.heart.stop()  # its last word is a wake-up, which ends the listener
         self._listener.join(5.5)
         self.heart.ledger.close()
         self.ledger.close()
         if self._bundle_folder is not None:
             self._bundle_folder.cleanup()
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        with self._task_ended:
+            self._tasks += 1
+        try:
+            yield
+        finally:
+            with self._task_ended:
+                self._tasks -= 1
+                self._task_ended.notify_all()
 
     async def _close(self) -> None:
         mine = asyncio.current_task()
@@ -139,9 +161,10 @@ class Crew:
     def run(self, submission: str, conversations: Sequence[Conversation]) -> None:
         """Play the conversations of one message, each claimed by itself, one after the other."""
         for conversation in conversations:
-            if self.stopping.is_set():
-                return  # never claimed: the reconciler sends it again
-            self._run_one(submission, conversation)
+            with self._at_work():
+                if self.stopping.is_set():
+                    return  # never claimed: the reconciler sends it again
+                self._run_one(submission, conversation)
 
     def _run_one(self, submission: str, conversation: Conversation) -> None:
         plan = self.plan(submission)
@@ -231,6 +254,8 @@ class Crew:
             log.warning("conversation %s of %s goes back: %s", conversation, plan.id, trouble)
             return False
         except Exception as fault:  # what we did not foresee would only come again, at once and without end
+            if self.stopping.is_set():
+                raise
             log.exception("conversation %s of %s", conversation, plan.id)
             gave_up = GaveUp(tuple(sorted(still_open, key=str)), _fault(fault), FAULT)
             self._note_missing(plan, gave_up)
@@ -263,9 +288,14 @@ class Crew:
     # -- grade ------------------------------------------------------------------------------------------------------
 
     def grade(self, submission: str, attempt: Attempt) -> None:
+        with self._at_work():
+            if not self.stopping.is_set():
+                self._grade_one(submission, attempt)
+
+    def _grade_one(self, submission: str, attempt: Attempt) -> None:
         plan = self.plan(submission)
         what = (submission, attempt)
-        if plan is None or self.stopping.is_set() or not self.heart.take(what):
+        if plan is None or not self.heart.take(what):
             return
         asked, again = False, False
         try:
@@ -300,7 +330,7 @@ class Crew:
             log.warning("grading %s of %s goes back: %s", attempt, plan.id, trouble)
         except Exception as fault:  # as for a conversation
             if self.stopping.is_set():
-                return False
+                raise
             log.exception("grading %s of %s", attempt, plan.id)
             gave_up = GaveUp((attempt,), _fault(fault), FAULT)
             self._leave_ungraded(plan, attempt, missing_line(plan, attempt, gave_up), gave_up.reason)
@@ -391,6 +421,11 @@ class Crew:
     # -- aggregate --------------------------------------------------------------------------------------------------
 
     def aggregate(self, submission: str) -> None:
+        with self._at_work():
+            if not self.stopping.is_set():
+                self._aggregate(submission)
+
+    def _aggregate(self, submission: str) -> None:
         plan = self.plan(submission)
         if plan is None:
             return

@@ -96,6 +96,9 @@ JUDGED = """
 scenarios:
   - {id: good, user: say hello, expect: [{grader: {name: quality.politeness, pass_below: 0.7}}]}
   - {id: low, user: say go away, expect: [{grader: {name: quality.politeness, pass_below: 0.7}}]}
+"""
+RAISES = """
+scenarios:
   - {id: broken, user: say hello, expect: [{grader: {name: quality.raises}}]}
 """
 QUALITY = """
@@ -170,11 +173,18 @@ def test_graders_and_a_judge(tree: Tree, judge: JudgeStub) -> None:
     assert found["low"][:2] == ("fail", 0)
     assert "0.2" in found["low"][2]
     assert "0.7" in found["low"][2]
-    assert found["broken"][:2] == ("fail", 1)
-    assert "ValueError: no such room" in found["broken"][2]
     scores = {line["scenario"]: line["judge_score"] for line in tree.lines()}
-    assert scores == {"good": "0.9", "low": "0.2", "broken": None}
+    assert scores == {"good": "0.9", "low": "0.2"}
     everything = "".join(path.read_text() for path in tree.artifact().rglob("*.json*"))
     assert judge.key not in everything
     assert judge.key not in done.out + done.err
-    assert tree.started() <= 6, "only a turn that the stop cut off costs its conversation a new try (S14)"
+    assert tree.started() <= 4, "only a turn that the stop cut off costs its conversation a new try (S14)"
+
+
+def test_a_grader_that_raises_is_an_error_with_its_line(tree: Tree) -> None:
+    """S24, S36: it needs no judge, loses the gate, and says where."""
+    tree.case("talk", RAISES)
+    tree.grader("quality", QUALITY)
+    tree.run("eval").check(1, "ValueError: no such room", "evals/graders/quality.py, line 8")
+    (broken,) = tree.summary()["scenarios"]
+    assert (broken["verdict"], broken["errors"]) == ("fail", 1)

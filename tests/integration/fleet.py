@@ -30,6 +30,8 @@ turn = json.load(sys.stdin)
 descriptor = os.open("calls.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 os.write(descriptor, (json.dumps([turn["run_id"], turn["message"]]) + "\\n").encode())
 time.sleep(float(os.environ["NAP"]))
+while os.path.exists("hold"):
+    time.sleep(0.05)
 trial = turn["metadata"]["evalfleet.trial"]
 print("even" if trial % 2 == 0 else "odd", turn["message"], "after", len(turn["history"]))
 """
@@ -88,7 +90,8 @@ def free_port() -> int:
 
 
 def make_tree(root: Path, *, nap: float) -> Path:
-    """A harness with passing, failing and flaky scenarios, several turns, and a grader."""
+    """A harness with passing, failing and flaky scenarios, several turns, and a grader. Its agents answer after `nap`
+    seconds, and not while the tree holds a file `hold`."""
     (root / "evals/cases").mkdir(parents=True)
     (root / "evals/graders").mkdir()
     (root / "agent.py").write_text(AGENT)

@@ -67,7 +67,8 @@ def test_a_fleet_says_what_one_machine_says_though_a_worker_is_killed(
 
 def test_whoever_leaves_is_replaced_and_watching_changes_nothing(tmp_path: Path, fleet: Fleet) -> None:
     """Ctrl-C of `watch`; SIGTERM of a scheduler and of a worker: others go on at once, and nothing is paid twice."""
-    tree = make_tree(tmp_path / "tree", nap=1.5)
+    tree = make_tree(tmp_path / "tree", nap=0)
+    (tree / "hold").touch()  # its agents are in mid-turn for as long as the test needs
     fleet.server(tree)
     first = fleet.scheduler("first")
     leaver = fleet.worker("leaver", "--concurrency", "2")
@@ -93,8 +94,9 @@ def test_whoever_leaves_is_replaced_and_watching_changes_nothing(tmp_path: Path,
     leaver.send(signal.SIGTERM)
     assert leaver.end(10) == 0
     assert "leaves; what it plays goes back" in leaver.log
+    (tree / "hold").unlink()
     code, document = fleet.watch(submission)
-    assert (code, document["verdict"]) == (1, "fail")
+    assert (code, document["verdict"]) == (1, "fail"), fleet.logs()
     assert len(calls(tree)) == CALLS
     assert fleet.metrics("second")["evalfleet_claims_reaped_total"] == 0, f"{held} claims were given back, not lost"
 

@@ -296,6 +296,38 @@ async def test_s38_leave_running_leaves_the_run(stage: Stage) -> None:
     assert page["data"][0]["status"] == "running"
 
 
+async def test_a_worker_that_leaves_closes_its_ledger_after_its_tasks_have_given_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a task of its own meets a closed connection, and the submission ends by a fault that is none."""
+    going = asyncio.Event()
+
+    async def waits(turn: Turn, sink: Sink) -> Ended:
+        going.set()
+        return await never(turn, sink)
+
+    order: list[str] = []
+    release, close = Ledger.release, Ledger.close
+
+    def slowly(self: Ledger, *args: Any, **kwargs: Any) -> None:
+        time.sleep(0.3)
+        release(self, *args, **kwargs)
+        order.append("given back")
+
+    def closing(self: Ledger) -> None:
+        order.append("closed")
+        close(self)
+
+    monkeypatch.setattr(Ledger, "release", slowly)
+    monkeypatch.setattr(Ledger, "close", closing)
+    stage.api.driver.script = waits
+    running = asyncio.create_task(stage.run())
+    await asyncio.wait_for(going.wait(), 10)
+    await asyncio.to_thread(stage.crew.stop)
+    await running
+    assert order == ["given back", "closed", "closed"]
+
+
 async def test_s14_who_plays_a_dead_workers_conversation_has_only_the_tries_that_are_left(stage: Stage) -> None:
     stage.api.driver.script = lambda _turn, _sink: done(failed("server_lost"))
     stage.ledger.first_new_try(stage.plan.id, FIRST, 0)  # a worker made try 0, and died
