@@ -163,7 +163,11 @@ class PlannedGraders:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """See the module. Times are RFC 3339 UTC text, `commit` 40 hex digits, `concurrency` open runs over all workers."""
+    """See the module. Times are RFC 3339 UTC text, `commit` 40 hex digits, `concurrency` open runs over all workers.
+
+    `timeout`: the seconds that `--timeout` put in the place of every scenario's own; the scenarios have it already, it
+    is here for whoever scores them again by today's case files.
+    """
 
     id: str
     pin: str
@@ -181,6 +185,7 @@ class Plan:
     evaluations: tuple[PlannedEvaluation, ...]
     cases: tuple[PlannedCase, ...]
     graders: PlannedGraders | None
+    timeout: float | None = None
     format: int = FORMAT
 
     def conversations(self) -> Iterator[Conversation]:
@@ -303,6 +308,7 @@ class Plan:
                 "memory_mb": self.graders.memory_mb,
                 "judge": self.graders.judge,
             },
+            "timeout": self.timeout,
         }
 
     @classmethod
@@ -375,4 +381,5 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
             memory_mb=graders["memory_mb"],
             judge=graders["judge"],
         ),
+        timeout=document.get("timeout"),
     )

@@ -90,13 +90,15 @@ def build_plan(
     generation: int = 0,
     baseline: str | None = None,
     server: str | None = None,
+    timeout: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Plan, Pin]:
     """The plan of one submission and the pin it is found again by.
 
-    `commit` 40 hex digits; `graders` is the bundle, None where no case calls a grader; `environment` is where the
-    values of `[harness] pin_env` are read. UsageError for a concurrency out of range and for what the API would refuse.
-    The evaluations have no ids yet (`Plan.with_evaluations`).
+    `commit` 40 hex digits; `timeout` the seconds that replaced the scenarios' own, if any; `graders` is the bundle,
+    None where no case calls a grader; `environment` is where the values of `[harness] pin_env` are read. UsageError for
+    a concurrency out of range and for what the API would refuse. The evaluations have no ids yet
+    (`Plan.with_evaluations`).
     """
     settings = settings or Settings()
     open_runs = concurrency if concurrency is not None else config.eval.concurrency or DEFAULT_CONCURRENCY
@@ -131,6 +133,7 @@ def build_plan(
         evaluations=evaluations,
         cases=tuple(_planned_case(selection, case, index) for case in selection.cases),
         graders=graders,
+        timeout=timeout,
     )
     check_limits(plan)
     return at_generation(plan, generation, created_at), pin

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,6 +44,7 @@ def check(
     start: Path,
     words: Sequence[str] = (),
     *,
+    deselect: Sequence[str] = (),
     drafts: bytes | None = None,
     on_target: bool = False,
     results: Path | None = None,
@@ -54,6 +55,7 @@ def check(
     return validate(
         find_tree(start),
         words=words,
+        deselect=deselect,
         drafts=None if drafts is None else parse_case(drafts, name=DRAFT, file=DRAFTS_FILE),
         target=on_target,
         results=results,
@@ -75,11 +77,14 @@ def prepare(
     by_ast: bool = False,
     commit: str | None = None,
     server: str | None = None,
+    deselect: Sequence[str] = (),
+    only: Collection[str] | None = None,
+    timeout: float | None = None,
 ) -> Prepared:
     """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong.
 
     `commit` pins a target's run to it instead of to the tree's (`--commit`, S33). `server`: the fleet's own, for a
-    submission that is handed to one.
+    submission that is handed to one. `deselect`, `only` and `timeout` as for `select`.
     """
     settings = Settings.from_env(environment)
     if concurrency is not None and concurrency < 1:
@@ -87,6 +92,7 @@ def prepare(
     found = check(
         start,
         words,
+        deselect=deselect,
         drafts=drafts,
         on_target=on_target,
         results=results,
@@ -98,7 +104,9 @@ def prepare(
     assert config is not None
     draft = next((case for case in found.cases if case.file == DRAFTS_FILE), None)
     cases = [case for case in found.cases if case is not draft]
-    selection = select(cases, words, root=config.root, drafts=draft, trials=trials)
+    selection = select(
+        cases, words, root=config.root, drafts=draft, trials=trials, timeout=timeout, deselect=deselect, only=only
+    )
     bundle = _bundle(config, selection.cases)
     graders = None
     if bundle is not None:
@@ -123,6 +131,7 @@ def prepare(
         settings=settings,
         concurrency=concurrency,
         server=server,
+        timeout=timeout,
         environment=environment,
     )
     return Prepared(

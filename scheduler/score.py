@@ -76,7 +76,8 @@ class Today:
                 if isinstance(chosen, str):
                     self.stale[key] = chosen
                 else:
-                    self._scenarios[key] = chosen
+                    own = chosen.timeout if plan.timeout is None else plan.timeout
+                    self._scenarios[key] = replace(chosen, timeout=own)
 
     def judged(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         """The line with today's outcome; as it is where there is nothing to judge, or it is stale."""

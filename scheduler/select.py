@@ -10,9 +10,10 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from evalfleet.checks.case import Case, case_key
 from evalfleet.checks.near import folded, near_name
@@ -44,39 +45,59 @@ def select(
     root: Path | None = None,
     drafts: Case | None = None,
     trials: int | None = None,
+    timeout: float | None = None,
+    deselect: Sequence[str] = (),
+    only: Collection[str] | None = None,
 ) -> Selection:
     """The chosen scenarios of a tree, in file order.
 
     `root` is the tree's root, for words that are paths (also from another working directory). `drafts` (case `draft`)
-    run alone unless words are given too (S7). `trials` replaces every scenario's own. UsageError: a word that matches
-    nothing, no case at all, trials out of 1–100.
+    run alone unless words are given too (S7). `deselect` are words of what is left out again, `only` keys beside which
+    everything is. `trials` and `timeout` (seconds) replace every scenario's own. UsageError: a word that matches
+    nothing, nothing left, no case at all, trials out of 1–100.
     """
     if trials is not None and not 1 <= trials <= MAX_TRIALS:
         raise UsageError(f"--trials must be a whole number from 1 to {MAX_TRIALS}, not {trials}")
     if not cases and drafts is None:
         raise UsageError("there are no cases: evals/cases holds no .yaml file; `evalfleet init` writes a first one")
-    chosen: set[str] = set()
-    unmatched = []
-    for word in words:
-        found = set(_match(word, cases, root))
-        if not found:
-            unmatched.append(_not_found(word, cases))
-        chosen |= found
+    everything = [*cases, *([] if drafts is None else [drafts])]
+    chosen, unmatched = _all_matches(words, cases, root)
+    left_out, unknown = _all_matches(deselect, everything, root)
+    unmatched += [f"--deselect: {sentence}" for sentence in unknown]
     if unmatched:
         raise UsageError("\n".join(unmatched))
     if not words and drafts is None:
         chosen = set(_keys(cases))
-    partial = drafts is None and len(chosen) < sum(len(case.scenarios) for case in cases)
-    played = [case for case in cases if any(key in chosen for key in _keys([case]))]
     if drafts is not None:
         chosen |= set(_keys([drafts]))
-        played.append(drafts)
+    chosen -= left_out
+    if not chosen:
+        raise UsageError("nothing is left to play: --deselect leaves out everything that was chosen")
+    if only is not None:
+        chosen &= set(only)
+    partial = drafts is None and len(chosen) < sum(len(case.scenarios) for case in cases)
+    played = [case for case in everything if any(key in chosen for key in _keys([case]))]
     if trials is not None:
-        played = [
-            replace(case, scenarios=tuple(replace(scenario, trials=trials) for scenario in case.scenarios))
-            for case in played
-        ]
+        played = [_with(case, trials=trials) for case in played]
+    if timeout is not None:
+        played = [_with(case, timeout=timeout) for case in played]
     return Selection(tuple(played), frozenset(chosen), tuple(words), partial, drafts is not None)
+
+
+def _with(case: Case, **instead: Any) -> Case:
+    return replace(case, scenarios=tuple(replace(scenario, **instead) for scenario in case.scenarios))
+
+
+def _all_matches(words: Iterable[str], cases: Sequence[Case], root: Path | None) -> tuple[set[str], list[str]]:
+    """The keys that any of the words means, and a sentence for each word that means none."""
+    keys: set[str] = set()
+    unmatched = []
+    for word in words:
+        found = set(_match(word, cases, root))
+        keys |= found
+        if not found:
+            unmatched.append(_not_found(word, cases))
+    return keys, unmatched
 
 
 def _keys(cases: Iterable[Case]) -> Iterator[str]:

@@ -122,6 +122,7 @@ def validate(
     root: Path,
     *,
     words: Sequence[str] = (),
+    deselect: Sequence[str] = (),
     drafts: LoadedCases | None = None,
     target: bool = False,
     results: Path | None = None,
@@ -130,11 +131,11 @@ def validate(
 ) -> Validation:
     """Look at everything; never raises for what the tree holds.
 
-    `words` select as on the command line: what they leave out is still looked at, but the API's limits hold for what
-    they choose. `drafts` are what `--scenarios` brought: they need no case beside them, and come last in `cases`.
-    `target`: runs are to go to `[target]`, so its settings and key are looked at and not the agent's command. `results`
-    replaces the folder of the settings; `environment` is what an agent and `--target` would get, by default this
-    process's. `import_graders` False: a machine without their environment only reads them (S6).
+    `words` and `deselect` are as on the command line: what they leave out is still looked at, but the API's limits hold
+    for what they choose. `drafts` are what `--scenarios` brought: they need no case beside them, and come last in
+    `cases`. `target`: runs are to go to `[target]`, so its settings and key are looked at and not the agent's command.
+    `results` replaces the folder of the settings; `environment` is what an agent and `--target` would get, by default
+    this process's. `import_graders` False: a machine without their environment only reads them (S6).
     """
     environment = os.environ if environment is None else environment
     errors: list[EvalfleetError] = []
@@ -147,7 +148,7 @@ def validate(
     if config is not None:
         if whole.cases and not problems:  # a refused file's case would look like a name that matches nothing
             draft = drafts.cases[0] if drafts is not None and drafts.cases else None
-            _caught(errors, lambda: _check_selection(config, loaded.cases, words, draft))
+            _caught(errors, lambda: _check_selection(config, loaded.cases, words, deselect, draft))
         if whole.grader_places():
             _caught(errors, lambda: problems.extend(look_at_graders(config, whole, import_them=import_graders)))
         if target:
@@ -211,11 +212,13 @@ def _source_line(root: Path, place: Place) -> str:
     return lines[place.line - 1].rstrip("\r") if place.line <= len(lines) else ""
 
 
-def _check_selection(config: TreeConfig, cases: Sequence[Case], words: Sequence[str], draft: Case | None) -> None:
+def _check_selection(
+    config: TreeConfig, cases: Sequence[Case], words: Sequence[str], deselect: Sequence[str], draft: Case | None
+) -> None:
     """A plan of it, thrown away: the words match, and no group is over the API's limits (A11)."""
     build_plan(
         config,
-        select(cases, words, root=config.root, drafts=draft),
+        select(cases, words, root=config.root, drafts=draft, deselect=deselect),
         target=PlannedTarget(None, "", None, ""),
         commit="",
         graders=None,

@@ -15,6 +15,7 @@ from scheduler.cli.flags import (
     AsJson,
     Commit,
     Concurrency,
+    Deselect,
     Fresh,
     LeaveRunning,
     OnTarget,
@@ -23,6 +24,7 @@ from scheduler.cli.flags import (
     Scenarios,
     Select,
     State,
+    Timeout,
     Tree,
     Trials,
     Verbose,
@@ -37,6 +39,7 @@ from scheduler.cli.output import (
     show_plan,
     show_result,
     tell,
+    words_of,
 )
 
 
@@ -45,6 +48,8 @@ def eval_(
     tree: Tree = None,
     concurrency: Concurrency = None,
     trials: Trials = None,
+    timeout: Timeout = None,
+    deselect: Deselect = None,
     results: Results = None,
     state: State = None,
     fresh: Fresh = False,
@@ -66,6 +71,8 @@ def eval_(
         select,
         scenarios,
         trials=trials,
+        timeout=timeout,
+        deselect=deselect or (),
         concurrency=concurrency,
         on_target=target,
         results=results,
@@ -79,13 +86,15 @@ def eval_(
     from scheduler.progress import make_reporter
 
     options = options_of(state, results, fresh=fresh, allow_flaky=allow_flaky, leave_running=leave_running)
-    result = evaluate(prepared, options, make_reporter(sys.stderr, quiet=quiet), words=select or ())
+    words = words_of(select, deselect)
+    result = evaluate(prepared, options, make_reporter(sys.stderr, quiet=quiet), words=words)
     return show_result(result, as_json=as_json)
 
 
 def validate(
     select: Select = None,
     tree: Tree = None,
+    deselect: Deselect = None,
     target: OnTarget = False,
     results: Results = None,
     scenarios: Scenarios = None,
@@ -97,6 +106,7 @@ def validate(
     found = check(
         tree or Path.cwd(),
         select or (),
+        deselect=deselect or (),
         drafts=drafts_of(scenarios),
         on_target=target,
         results=results,
@@ -113,6 +123,8 @@ def plan(
     select: Select = None,
     tree: Tree = None,
     trials: Trials = None,
+    timeout: Timeout = None,
+    deselect: Deselect = None,
     concurrency: Concurrency = None,
     state: State = None,
     results: Results = None,
@@ -131,6 +143,8 @@ def plan(
         select,
         scenarios,
         trials=trials,
+        timeout=timeout,
+        deselect=deselect or (),
         concurrency=concurrency,
         on_target=target,
         results=results,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from evalfleet.checks.duration import seconds_of
+
 
 def whole(text: str | int) -> int:
     """Typer's own words for what is no number leave out what was seen."""
@@ -16,9 +18,27 @@ def whole(text: str | int) -> int:
         raise typer.BadParameter(f"{text!r} is not a whole number") from None
 
 
+def seconds(text: str | float) -> float:
+    """A time limit, spelt as in case files (S5)."""
+    try:
+        return text if isinstance(text, float) else seconds_of(text)
+    except ValueError as reason:
+        raise typer.BadParameter(f"{text!r} is no time limit: {reason}") from None
+
+
 Select = Annotated[
     list[str] | None,
     typer.Argument(help="Case name, path, glob, or CASE/SCENARIO; none means all.", show_default=False),
+]
+Deselect = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--deselect",
+        envvar="EVALFLEET_DESELECT",
+        help="Leave these out again: the same words as SELECT; repeat it.",
+        metavar="PATTERN",
+        show_default=False,
+    ),
 ]
 Tree = Annotated[
     Path | None,
@@ -28,6 +48,16 @@ Trials = Annotated[
     int | None,
     typer.Option(
         "-k", "--trials", envvar="EVALFLEET_TRIALS", help="Trials of every scenario.", parser=whole, metavar="N"
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        envvar="EVALFLEET_TIMEOUT",
+        help="The time limit of every scenario: 90, 5m, 1h30m.",
+        parser=seconds,
+        metavar="SECONDS",
     ),
 ]
 Concurrency = Annotated[

@@ -94,6 +94,11 @@ def prepared_of(tree: Path | None, select: list[str] | None, scenarios: Path | N
     return prepare(tree or Path.cwd(), select or (), drafts=drafts_of(scenarios), environment=os.environ, **asked)
 
 
+def words_of(select: list[str] | None, deselect: list[str] | None) -> list[str]:
+    """The selection as `list` shows it later."""
+    return [*(select or ()), *(word for left_out in deselect or () for word in ("--deselect", left_out))]
+
+
 def drafts_of(place: Path | None) -> bytes | None:
     if place is None:
         return None

@@ -13,6 +13,7 @@ from scheduler.cli.flags import (
     AsJson,
     Commit,
     Concurrency,
+    Deselect,
     Fresh,
     MetricsPort,
     OnTarget,
@@ -20,11 +21,12 @@ from scheduler.cli.flags import (
     Scenarios,
     Select,
     State,
+    Timeout,
     Tree,
     Trials,
     Verbose,
 )
-from scheduler.cli.output import log_level, options_of, prepared_of, print_result, say, settings_of, tell
+from scheduler.cli.output import log_level, options_of, prepared_of, print_result, say, settings_of, tell, words_of
 
 
 def server(context: typer.Context) -> int:
@@ -54,6 +56,8 @@ def submit(
     tree: Tree = None,
     concurrency: Concurrency = None,
     trials: Trials = None,
+    timeout: Timeout = None,
+    deselect: Deselect = None,
     state: State = None,
     fresh: Fresh = False,
     target: OnTarget = False,
@@ -69,6 +73,8 @@ def submit(
         select,
         scenarios,
         trials=trials,
+        timeout=timeout,
+        deselect=deselect or (),
         concurrency=concurrency,
         on_target=target,
         results=None,
@@ -78,7 +84,7 @@ def submit(
     )
     for warning in prepared.warnings:
         say(warning)
-    opened = hand_over(prepared, options_of(state, None, fresh=fresh), settings, words=select or ())
+    opened = hand_over(prepared, options_of(state, None, fresh=fresh), settings, words=words_of(select, deselect))
     if opened.note:
         say(opened.note)
     tell(opened.plan.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,16 @@ class TestTimeouts:
         result = artifact(folder, [scenario("a")], [cut])
         [row] = score(result, tree(folder, self.file("1h"))).scenarios
         assert (row.errors, row.first_failure) == (1, "timed out: 300 s")
+
+    def test_a_limit_of_the_command_line_stays_the_scenarios_limit(self, folder: Path) -> None:
+        """`--timeout 600`: today's file says 4 s and was not what the run was held to."""
+        record = trial_record(duration_ms=5000)
+        record["turns"][0]["completed_at"] = "2026-11-30T12:45:06Z"
+        store = FolderResults(folder / "evals" / "results")
+        write_plan(store, replace(plan({"tone": [scenario("a", timeout=600)]}), timeout=600.0))
+        append_segment(store, ARTIFACT, [line("a", 0, trial_record=record)])
+        [row] = score(open_result(store.root / ARTIFACT), tree(folder, self.file("4s"))).scenarios
+        assert (row.errors, row.verdict) == (0, "pass")
 
 
 class TestGraders:

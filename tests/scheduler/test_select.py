@@ -94,6 +94,67 @@ def test_what_matches_nothing_is_refused_b13(words: list[str], wanted: str) -> N
         select(CASES, words)
 
 
+LEFT_OUT = [
+    pytest.param([], ["tone"], ALL - TONE, id="a case"),
+    pytest.param(["tone"], ["tone/answers"], TONE - {"tone/answers"}, id="of what the words choose"),
+    pytest.param([], ["*/answers", "a*b"], ALL - {"tone/answers", "tools/answers", "a*b/one"}, id="several, globs"),
+    pytest.param(["tools"], ["tone"], {"tools/shell", "tools/answers"}, id="what was not chosen anyway"),
+    pytest.param([], ["evals/cases/tone.yaml"], ALL - TONE, id="a path"),
+]
+
+
+@pytest.mark.parametrize(("words", "deselect", "chosen"), LEFT_OUT)
+def test_deselect_leaves_out_what_the_same_words_would_choose(
+    words: list[str], deselect: list[str], chosen: set[str]
+) -> None:
+    selection = select(CASES, words, deselect=deselect)
+    assert selection.chosen == chosen
+    assert selection.partial is True
+    assert [c.name for c in selection.cases] == [
+        c.name for c in CASES if any(key.startswith(f"{c.name}/") for key in chosen)
+    ]
+
+
+def test_what_is_left_out_stays_as_context_s9() -> None:
+    selection = select(CASES, ["tone"], deselect=["tone/answers"])
+    assert selection.cases[0].scenarios[0].id == "answers"
+
+
+def test_a_draft_can_be_left_out() -> None:
+    draft = case("draft", "try", "again")
+    assert select(CASES, [], drafts=draft, deselect=["draft/try"]).chosen == {"draft/again"}
+    beside = select(CASES, ["tools/shell"], drafts=draft, deselect=["draft"])
+    assert [c.name for c in beside.cases] == ["tools"]
+
+
+@pytest.mark.parametrize(
+    ("words", "deselect", "wanted"),
+    [
+        ([], ["tome"], r"^--deselect: no case matches 'tome' \(did you mean 'tone'\?\)$"),
+        (["nope"], ["tone/anwsers"], r"(?s)no case matches 'nope'.*--deselect: case 'tone' .*did you mean 'answers'"),
+        (["tone"], ["t*"], "nothing is left to play"),
+    ],
+    ids=["a near name", "beside a word that matches nothing", "all of it"],
+)
+def test_a_pattern_that_leaves_out_nothing_or_everything_is_refused(
+    words: list[str], deselect: list[str], wanted: str
+) -> None:
+    with pytest.raises(UsageError, match=wanted):
+        select(CASES, words, deselect=deselect)
+
+
+def test_only_narrows_what_is_chosen() -> None:
+    selection = select(CASES, ["tone"], only={"tone/remembers", "tools/shell"})
+    assert selection.chosen == {"tone/remembers"}
+    assert selection.partial is True
+
+
+def test_a_timeout_replaces_every_scenarios_own() -> None:
+    selection = select(CASES, ["tone"], timeout=7.0)
+    assert {s.timeout for c in selection.cases for s in c.scenarios} == {7.0}
+    assert CASES[0].scenarios[0].timeout == 300.0
+
+
 def test_every_word_that_matches_nothing_is_named_even_beside_one_that_does() -> None:
     with pytest.raises(UsageError) as caught:
         select(CASES, ["tone", "nope1", "nope2"])
