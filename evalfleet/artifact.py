@@ -56,6 +56,7 @@ __all__ = [
     "open_result",
     "read_plan",
     "read_segments",
+    "read_summary",
     "results_store",
     "write_plan",
 ]
@@ -154,15 +155,21 @@ def open_artifact(store: ResultsStore, artifact: str) -> Result:
     index = AttemptsIndex(store, artifact, damaged=damage.append)
     index.refresh()
     summary: Mapping[str, Any] | None = None
-    if store.exists(f"{artifact}/summary.json"):
-        try:
-            read = orjson.loads(store.read_bytes(f"{artifact}/summary.json"))
-            if not isinstance(read, dict):
-                raise ValueError(f"expected an object, found {type(read).__name__}")  # noqa: TRY004, TRY301
-            summary = read
-        except ValueError as problem:
-            damage.append(Damage(store.shown(f"{artifact}/summary.json"), 1, str(problem)))
+    try:
+        summary = read_summary(store, artifact)
+    except ValueError as problem:
+        damage.append(Damage(store.shown(f"{artifact}/summary.json"), 1, str(problem)))
     return Result(read_plan(store, artifact), index, store.shown(artifact), tuple(damage), summary)
+
+
+def read_summary(store: ResultsStore, artifact: str) -> Mapping[str, Any] | None:
+    """`summary.json` as the last command wrote it at its end, None if there is none. ValueError: it is unreadable."""
+    if not store.exists(f"{artifact}/summary.json"):
+        return None
+    read = orjson.loads(store.read_bytes(f"{artifact}/summary.json"))
+    if not isinstance(read, dict):
+        raise ValueError(f"expected an object, found {type(read).__name__}")  # noqa: TRY004 - a fact of the file
+    return read
 
 
 def list_results(store: ResultsStore) -> list[str]:

@@ -16,6 +16,7 @@ from scheduler.cli.flags import (
     Commit,
     Concurrency,
     Deselect,
+    Failed,
     Fresh,
     LeaveRunning,
     OnTarget,
@@ -49,6 +50,7 @@ def eval_(
     concurrency: Concurrency = None,
     trials: Trials = None,
     timeout: Timeout = None,
+    failed: Failed = False,
     deselect: Deselect = None,
     results: Results = None,
     state: State = None,
@@ -70,6 +72,9 @@ def eval_(
         tree,
         select,
         scenarios,
+        failed=failed,
+        state=state,
+        as_json=as_json,
         trials=trials,
         timeout=timeout,
         deselect=deselect or (),
@@ -86,7 +91,7 @@ def eval_(
     from scheduler.progress import make_reporter
 
     options = options_of(state, results, fresh=fresh, allow_flaky=allow_flaky, leave_running=leave_running)
-    words = words_of(select, deselect)
+    words = words_of(select, deselect, failed=failed)
     result = evaluate(prepared, options, make_reporter(sys.stderr, quiet=quiet), words=words)
     return show_result(result, as_json=as_json)
 
@@ -124,6 +129,7 @@ def plan(
     tree: Tree = None,
     trials: Trials = None,
     timeout: Timeout = None,
+    failed: Failed = False,
     deselect: Deselect = None,
     concurrency: Concurrency = None,
     state: State = None,
@@ -142,6 +148,9 @@ def plan(
         tree,
         select,
         scenarios,
+        failed=failed,
+        state=state,
+        as_json=as_json,
         trials=trials,
         timeout=timeout,
         deselect=deselect or (),

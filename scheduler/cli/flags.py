@@ -40,6 +40,10 @@ Deselect = Annotated[
         show_default=False,
     ),
 ]
+Failed = Annotated[
+    bool,
+    typer.Option("--failed", envvar="EVALFLEET_FAILED", help="Only what did not pass when it was last played."),
+]
 Tree = Annotated[
     Path | None,
     typer.Option("--tree", envvar="EVALFLEET_TREE", help="The tree that holds evals/.", show_default="here"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
 
-from evalfleet.errors import EvalfleetError, StorageError, UsageError
+from evalfleet.errors import EvalfleetError, OurFault, StorageError, UsageError
 
 if TYPE_CHECKING:
     from scheduler.evaluate import Options, Result
@@ -34,6 +34,8 @@ def command(body: Callable[P, int | None]) -> Callable[P, None]:
         except EvalfleetError as error:
             say(f"evalfleet: {error.message}")
             code = error.exit_code
+        except typer.Exit:
+            raise
         except KeyboardInterrupt:
             say("evalfleet: interrupted")
             code = 130
@@ -87,16 +89,46 @@ def settings_of(metrics_port: int | None) -> Any:
     return Settings.from_env(environment)
 
 
-def prepared_of(tree: Path | None, select: list[str] | None, scenarios: Path | None, **asked: Any) -> Prepared:
-    """What the words of `eval`, `plan` and `submit` mean, in the tree that they name."""
+def prepared_of(
+    tree: Path | None,
+    select: list[str] | None,
+    scenarios: Path | None,
+    *,
+    failed: bool = False,
+    state: Path | None = None,
+    as_json: bool = False,
+    **asked: Any,
+) -> Prepared:
+    """What the words of `eval`, `plan` and `submit` mean, in the tree that they name. With `failed` the command may end
+    here: everything passed when it was last played."""
     from scheduler.prepare import prepare
 
-    return prepare(tree or Path.cwd(), select or (), drafts=drafts_of(scenarios), environment=os.environ, **asked)
+    place, words, drafts = tree or Path.cwd(), select or (), drafts_of(scenarios)
+    only = None
+    if failed:
+        from scheduler.last import not_passed
+
+        last = not_passed(
+            place, words, deselect=asked["deselect"], drafts=drafts, results=asked["results"], state=state
+        )
+        if last is not None and not last.keys:
+            tell(json.dumps(last.document()) if as_json else last.sentence)
+            raise typer.Exit(0)
+        if last is not None:
+            say(last.sentence)
+        only = None if last is None else last.keys
+    prepared = prepare(place, words, drafts=drafts, only=only, environment=os.environ, **asked)
+    if failed and only is None:
+        raise OurFault("--failed found nothing to go by, and the tree was not refused")
+    return prepared
 
 
-def words_of(select: list[str] | None, deselect: list[str] | None) -> list[str]:
+def words_of(select: list[str] | None, deselect: list[str] | None, *, failed: bool = False) -> list[str]:
     """The selection as `list` shows it later."""
-    return [*(select or ()), *(word for left_out in deselect or () for word in ("--deselect", left_out))]
+    from scheduler.last import FAILED
+
+    left_out = (word for pattern in deselect or () for word in ("--deselect", pattern))
+    return [*([FAILED] if failed else []), *(select or ()), *left_out]
 
 
 def drafts_of(place: Path | None) -> bytes | None:

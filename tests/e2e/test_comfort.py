@@ -1,0 +1,58 @@
+"""What makes every day easier: what to play again, what to leave out, when to stop, what may be missing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.conftest import Tree
+
+pytestmark = pytest.mark.e2e
+
+GOOD = "scenarios:\n  - {id: one, user: say hello, expect: [{final_answer_contains: hello}]}\n"
+BAD = "scenarios:\n  - {id: one, user: say no, expect: [{final_answer_contains: hello}]}\n"
+
+
+def scored(document: dict[str, object]) -> dict[str, str]:
+    rows = document["scenarios"]
+    assert isinstance(rows, list)
+    return {f"{row['case']}/{row['scenario']}": row["verdict"] for row in rows}
+
+
+def test_failed_plays_again_what_did_not_pass_and_ends_with_0_when_everything_did(tree: Tree) -> None:
+    for name in "abc":
+        tree.case(name, BAD if name == "b" else GOOD)
+    tree.run("eval").check(1)
+    again = tree.run("eval", "--failed", "--json").check(
+        1, "--failed: 1 of 3: 1 did not pass when last played, in evals"
+    )
+    assert scored(again.document()) == {"b/one": "fail"}
+    tree.case("b", GOOD)
+    tree.run("eval", "--failed", "b").check(0, "--failed: 1 of 1", "1 scenario: 1 pass")
+    before = tree.started()
+    done = tree.run("eval", "--failed").check(0)
+    assert done.out.startswith("nothing to play: all 3 scenarios passed when last played, in evals/results/")
+    assert (done.err, len(done.out.splitlines())) == ("", 1)
+    document = tree.run("eval", "--failed", environment={"EVALFLEET_JSON": "1"}).check(0).document()
+    assert (document["exit_code"], document["scenarios"], document["note"]) == (0, [], done.out.strip())
+    tree.run("plan", "--failed").check(0, "nothing to play")
+    assert tree.started() == before
+    tree.run("eval", "--failed", "nope").check(2, "no case matches 'nope'")
+    assert "--failed b" in tree.run("list").check(0).out
+
+
+def test_deselect_and_timeout_are_part_of_what_is_asked(tree: Tree) -> None:
+    tree.case("a", GOOD)
+    tree.case("slow", "scenarios:\n  - {id: one, user: for ever, expect: [{no_error: true}]}\n")
+    tree.case("b", BAD)
+    environment = {"EVALFLEET_DESELECT": "b slow/zero?"}
+    tree.run("plan", environment=environment).check(2, "--deselect: case 'slow' has no", "it has: one")
+    done = tree.run("eval", "--deselect", "b", "--timeout", "1", "--json").check(1)
+    assert scored(done.document()) == {"a/one": "pass", "slow/one": "fail"}
+    [late] = [row for row in done.document()["scenarios"] if row["case"] == "slow"]
+    assert (late["errors"], late["first_failure"].endswith("and the timeout is 1 s")) == (1, True)
+    suite = json.loads((tree.artifact() / "suite.json").read_bytes())
+    assert suite["timeout"] == 1.0
+    tree.run("eval", "--timeout", "soon").check(2, "'soon' is no time limit: write it like 300s, 5m")
+    tree.run("eval", "--deselect", "*").check(2, "nothing is left to play")
