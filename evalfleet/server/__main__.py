@@ -6,10 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from evalfleet.errors import CredentialError, EvalfleetError, UsageError
+from evalfleet.errors import EvalfleetError, UsageError
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -22,9 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     log = start_logging(options.log_level)
     try:
-        token = os.environ.pop("EVALFLEET_TOKEN", "")  # popped: agents that we start must not inherit it
-        if not token:
-            raise CredentialError("EVALFLEET_TOKEN is not set: it is the bearer token that clients must send")
+        token = os.environ.pop("EVALFLEET_TOKEN", None) or None  # popped: agents that we start must not inherit it
         if options.commit is not None and not _is_commit(options.commit):
             raise UsageError(f"--commit {options.commit!r}: write 40 lower-case hex digits")
         if options.agents < 1:
@@ -32,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, port in (("--port", options.port), ("--metrics-port", options.metrics_port)):
             if port is not None and not 0 <= port <= 65_535:
                 raise UsageError(f"{name} {port}: write 0 to 65535")
+        keep_runs = None if options.keep_runs is None else _span(options.keep_runs)
         from evalfleet.server.process import Options, serve
         from evalfleet.server.trees import check_judges
 
@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 database=options.database or None,
                 commit=options.commit,
                 agents=options.agents,
+                keep_runs=keep_runs,
                 ready_file=Path(options.ready_file) if options.ready_file else None,
                 metrics_port=options.metrics_port,
             ),
@@ -73,6 +74,16 @@ def _is_commit(text: str) -> bool:
     return len(text) == 40 and not set(text) - set("0123456789abcdef")
 
 
+def _span(text: str) -> timedelta:
+    """How long ended runs are kept. A run must outlive its own grading and recording, so an hour is the least."""
+    from evalfleet.server.accounts import lifetime
+
+    span = lifetime(text, "--keep-runs")
+    if span < timedelta(hours=1):
+        raise UsageError(f"--keep-runs {text!r}: write 1h or more: a run that has just ended is still to be recorded")
+    return span
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="evalfleet server", description="The self-hosted v2 API.")
 
@@ -94,6 +105,12 @@ def _parser() -> argparse.ArgumentParser:
         help="the tree's version, 40 hex digits; default: computed from the tree",
     )
     add("--agents", "EVALFLEET_AGENTS", 256, type=int, metavar="N", help="agents at a time; default 256")
+    add(
+        "--keep-runs",
+        "EVALFLEET_KEEP_RUNS",
+        metavar="SPAN",
+        help="prune chats that ended that long ago and are in no evaluation, such as 90d or 12h; default: keep all",
+    )
     add("--ready-file", "EVALFLEET_READY_FILE", metavar="FILE", help="gets the URL when the server listens")
     add(
         "--metrics-port",

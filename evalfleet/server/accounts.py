@@ -30,7 +30,7 @@ from sqlalchemy.exc import DBAPIError
 from evalfleet.contract.ids import new_id
 from evalfleet.errors import StorageError, UnfitHost, UsageError
 from evalfleet.server.account_tables import tokens
-from evalfleet.server.documents import now, text_of
+from evalfleet.server.documents import now, text_of, time_text
 from evalfleet.server.migrate import prepare
 from evalfleet.server.store import Store, read_url
 
@@ -82,12 +82,12 @@ class Token:
 # -- what the operator does
 
 
-def lifetime(text: str) -> timedelta:
-    """`90d`, `12h`, `30m`, `45s`, `2w`: up to ten years. UsageError for every other spelling."""
+def lifetime(text: str, flag: str = "--expires") -> timedelta:
+    """`90d`, `12h`, `30m`, `45s`, `2w`: up to ten years. UsageError, naming the flag, for every other spelling."""
     found = _EXPIRES.fullmatch(text)
     span = timedelta(seconds=int(found[1]) * _UNITS[found[2]]) if found else None
     if span is None or span > LONGEST:
-        raise UsageError(f"--expires {text!r}: write it like 90d, 12h, 30m or 2w, up to ten years")
+        raise UsageError(f"{flag} {text!r}: write it like 90d, 12h, 30m or 2w, up to ten years")
     return span
 
 
@@ -105,8 +105,8 @@ def create(
         id=new_id("tok"),
         account=account,
         name=name,
-        created_at=_time(at),
-        expires_at=None if expires is None else _time(at + expires),
+        created_at=time_text(at),
+        expires_at=None if expires is None else time_text(at + expires),
     )
     connection.execute(
         insert(tokens).values(
@@ -137,6 +137,12 @@ def revoke(connection: Connection, token_id: str) -> Token:
     return _token(connection.execute(select(tokens).where(tokens.c.id == token_id)).one())
 
 
+def any_live(connection: Connection) -> bool:
+    """Whether a token of the database works now."""
+    at = now()
+    return any(live.expires_at is None or live.expires_at > at for live in _live_tokens(connection))
+
+
 @contextmanager
 def changing(url: str) -> Iterator[Connection]:
     """One write on a server's database, also while that server runs. Makes the database when there is none."""
@@ -155,10 +161,6 @@ def _token(row: Any) -> Token:
     return Token(
         row.id, row.account, json.loads(row.name), row.created_at, row.expires_at, row.revoked_at, row.last_used_at
     )
-
-
-def _time(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 # -- what a running server asks

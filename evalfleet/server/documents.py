@@ -13,6 +13,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
+MOST: Final = 2**53 - 1
+"""Counts stand still here: it is the largest whole number that every reader of JSON takes exactly."""
+
 _encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
 _encode_sorted: Final = json.JSONEncoder(
     ensure_ascii=True, separators=(",", ":"), allow_nan=False, sort_keys=True
@@ -54,7 +57,12 @@ def _folded(value: Any) -> Any:
 
 def now() -> str:
     """The time as the wire shows it: RFC 3339, UTC, microseconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return time_text(datetime.now(UTC))
+
+
+def time_text(at: datetime) -> str:
+    """`at`, which is in UTC, as the wire shows it."""
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def page_of(documents: Iterable[str], *, next_cursor: str | None, has_more: bool) -> bytes:
@@ -68,6 +76,11 @@ def money_text(amount: Decimal) -> str:
     """A plain decimal without an exponent and without trailing zeros: "0.05413", "2", "0"."""
     text = format(amount, "f")
     return (text.rstrip("0").rstrip(".") if "." in text else text) or "0"
+
+
+def counted(*counts: int) -> int:
+    """What the counts add up to, MOST at the most: a sum that no column and no reader takes is no reason to fail."""
+    return min(sum(counts), MOST)
 
 
 def milliseconds_between(start: str, end: str) -> int:

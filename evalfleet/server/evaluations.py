@@ -20,7 +20,7 @@ from evalfleet.checks.comparison import capability
 from evalfleet.checks.verdict import CaseAttempts, evaluation_rates
 from evalfleet.contract.ids import new_id
 from evalfleet.server import harnesses
-from evalfleet.server.documents import money_text, now, text_of
+from evalfleet.server.documents import counted, money_text, now, text_of
 from evalfleet.server.evaluation_documents import (
     FULL,
     MISSING,
@@ -266,7 +266,7 @@ def _end(connection: Connection, row: Any, status: str) -> None:
         attempts=sum(len(verdicts) for verdicts in recorded.values()),
         scored=len(given),
         score_sum=sum(given, Decimal(0)),
-        tokens=sum(usage.total_tokens for usage in used),
+        tokens=counted(*(usage.total_tokens for usage in used)),
         amount=sum((usage.amount for usage in used), Decimal(0)),
         currency=next((usage.currency for usage in used), row.currency),
         rates=evaluation_rates(

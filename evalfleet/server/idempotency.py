@@ -104,9 +104,12 @@ def once(connection: Connection, key: Key | None, act: Callable[[], Answer]) -> 
         return act()
     place = {"p_account": key.account, "p_route": key.route, "p_key": key.key}
     claims = is_postgres(connection)
-    row = None
-    if not claims or connection.execute(_claim(), _row(key, Answer(0, b""))).first() is None:
+    claimed, row = False, None
+    if not claims:
         row = connection.execute(_FIND, place).first()
+    while claims and not claimed and row is None:  # again only if the key went between the two, with its old run
+        claimed = connection.execute(_claim(), _row(key, Answer(0, b""))).first() is not None
+        row = None if claimed else connection.execute(_FIND, place).first()
     if row is not None:
         if row.fingerprint != key.fingerprint:
             raise refuse(

@@ -2,7 +2,8 @@
 
 Every BEAT seconds the keeper ends what nobody plays: the runs of servers that are dead (Postgres), and those of this
 server that slipped out of its hands because their last write was refused. And it keeps this server and its neighbours
-in touch: who has cancelled or ended a run of ours, which run of theirs has ended that ours wait for.
+in touch: who has cancelled or ended a run of ours, which run of theirs has ended that ours wait for. Where old runs are
+pruned, that goes on under its eyes, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from evalfleet.errors import StorageError
 from evalfleet.server import lifecycle, servers
 from evalfleet.server import runs as stored
 from evalfleet.server.journal import TERMINAL, Appended
+from evalfleet.server.retention import Retention
 from evalfleet.server.runner import Runner
 from evalfleet.server.servers import BEAT, Note, Server
 from evalfleet.server.store import Store
@@ -31,14 +33,21 @@ class Keeper:
     """`start()` before anything is served, `aclose()` after the runner has stopped and before the store closes."""
 
     def __init__(
-        self, store: Store, server: Server, streams: Streams, runner: Runner, neighbours: Neighbours | None
+        self,
+        store: Store,
+        server: Server,
+        streams: Streams,
+        runner: Runner,
+        neighbours: Neighbours | None,
+        retention: Retention | None = None,
     ) -> None:
-        """`neighbours`: where other servers can be on the database."""
+        """`neighbours`: where other servers can be on the database. `retention`: where old runs are pruned."""
         self._store = store
         self._server = server
         self._streams = streams
         self._runner = runner
         self._neighbours = neighbours
+        self._retention = retention
         self._slipped: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -46,6 +55,8 @@ class Keeper:
         """End what no server plays; StorageError if the database refuses. Then go on by itself."""
         await self._end_lost_runs()
         self._begin(self._keep(), "keeper")
+        if self._retention is not None:
+            self._begin(self._retention.keep_up(), "retention")
         if self._neighbours is not None:
             loop = asyncio.get_running_loop()
             self._neighbours.herald.start(lambda: _call(loop, self._taken_for_dead))

@@ -16,6 +16,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +24,16 @@ import uvicorn
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
-from evalfleet.errors import EvalfleetError, UnfitHost, UsageError
+from evalfleet.errors import CredentialError, EvalfleetError, UnfitHost, UsageError
 from evalfleet.server import harnesses
+from evalfleet.server.accounts import any_live
 from evalfleet.server.app import create_app
 from evalfleet.server.driving import Driver
 from evalfleet.server.gate import Gate
 from evalfleet.server.holding import locked_database, locked_state
 from evalfleet.server.keeper import Keeper
 from evalfleet.server.migrate import alone, prepare
+from evalfleet.server.retention import Retention
 from evalfleet.server.runner import Runner
 from evalfleet.server.schema import installation
 from evalfleet.server.servers import Server as ThisServer
@@ -52,16 +55,20 @@ ACCOUNT = "main"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to serve. `database` None: a SQLite file in `state`. `commit` pins the one tree's version."""
+    """How to serve. `token` None: only those in the database. `database` None: a SQLite file in `state`.
+
+    `commit` pins the one tree's version. `keep_runs`: how long ended runs are kept; None for ever.
+    """
 
     trees: Sequence[Path]
-    token: str
+    token: str | None
     state: Path
     host: str = "127.0.0.1"
     port: int = 8080
     database: str | None = None
     commit: str | None = None
     agents: int = 256
+    keep_runs: timedelta | None = None
     ready_file: Path | None = None
     metrics_port: int | None = None
 
@@ -96,9 +103,10 @@ async def _serve(options: Options, listener: socket.socket, announce: Callable[[
     stack = await open_stack(
         database_url(options),
         trees,
-        accounts={options.token: ACCOUNT},
+        accounts={} if options.token is None else {options.token: ACCOUNT},
         agents=options.agents,
         state=options.state,
+        keep_runs=options.keep_runs,
     )
     server = Server(uvicorn_config(stack.app))
     stop = asyncio.Event()
@@ -206,10 +214,12 @@ async def open_stack(
     accounts: Mapping[str, str],
     agents: int = 256,
     state: Path | None = None,
+    keep_runs: timedelta | None = None,
 ) -> Stack:
     """Open the database, end leftovers in it, register the trees, and wire the parts.
 
-    `state`: the folder by which a restart of the same server is known, locked by the caller.
+    `accounts`: fixed tokens; without any, CredentialError unless the database has one that works. `state`: the folder
+    by which a restart of the same server is known, locked by the caller. `keep_runs` None: all are kept.
     """
     names = [tree.name for tree in trees]
     for name in names:
@@ -223,6 +233,13 @@ async def open_stack(
             f"the database {read_url(url).render_as_string()} cannot be opened: {problem.orig}"
         ) from problem
     store.open()
+    if not accounts and not await store.read(any_live):
+        await store.aclose()
+        raise CredentialError(
+            "there is no token that a client could send: EVALFLEET_TOKEN is not set, and "
+            f"{read_url(url).render_as_string()} has none that works. Set the variable, or make one with "
+            "`evalfleet token create NAME`"
+        )
     server = this_server(state)
     neighbours = _neighbours(store, server, await store.write(lambda connection: _enter(connection, server)))
     versions = {tree.name: await register(store, tree) for tree in trees}
@@ -235,7 +252,8 @@ async def open_stack(
         commits={version.harness_id: version.commit for version in versions.values()},
         judges={versions[tree.name].harness_id: judge for tree in trees if (judge := _judge(tree)) is not None},
     )
-    keeper = Keeper(store, server, streams, services.runner, neighbours)
+    retention = None if keep_runs is None else Retention(store, keep_runs)
+    keeper = Keeper(store, server, streams, services.runner, neighbours, retention)
     await keeper.start()
     ids = {name: version.harness_id for name, version in versions.items()}
     return Stack(create_app(services, accounts), services, ids, list(drivers.values()), keeper)

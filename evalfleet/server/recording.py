@@ -15,13 +15,13 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from evalfleet.contract.problems import ProblemField
-from evalfleet.server.documents import now, text_of
+from evalfleet.server.documents import counted, now, text_of
 from evalfleet.server.evaluation_documents import FAILED, MISSING, PASSED, Tally, running_rates
 from evalfleet.server.evaluations import already_ended, cases_of, row_of, store_tally, whole
 from evalfleet.server.journal import TERMINAL
 from evalfleet.server.refusal import field, invalid, refuse
 from evalfleet.server.runs import IN_CHUNK, usage_of_chats
-from evalfleet.server.schema import attempts, evaluation_cases, evaluation_chats, runs
+from evalfleet.server.schema import attempts, chats, evaluation_cases, evaluation_chats, runs
 
 _LETTER: Final = {"passed": PASSED, "failed": FAILED}
 
@@ -93,7 +93,7 @@ def _look_through(
     by_id = {case.id: case for case in cases}
     by_key = {case.key: case for case in cases}
     found = _Batch([], [], [], [])
-    known_runs = _runs(connection, account, sorted({attempt.run_id for attempt in batch}))
+    known_runs = runs_of(connection, account, sorted({attempt.run_id for attempt in batch}))
     in_batch: dict[tuple[int, int], str] = {}
     scorer = json.loads(row.scorer) if row.scorer is not None else {}
     at = now()
@@ -127,11 +127,15 @@ def _look_through(
     return found
 
 
-def _runs(connection: Connection, account: str, run_ids: Sequence[str]) -> dict[str, Any]:
+def runs_of(connection: Connection, account: str, run_ids: Sequence[str]) -> dict[str, Any]:
+    """Those of the runs that the account can see, and that stay until this write has ended."""
     columns = (runs.c.id, runs.c.harness_id, runs.c.harness_commit, runs.c.status, runs.c.chat_id)
+    # Their chats are locked against pruning, until it can be seen that this evaluation holds them.
+    mine = select(*columns).join(chats, chats.c.id == runs.c.chat_id).where(runs.c.account == account)
+    mine = mine.with_for_update(read=True, key_share=True, of=chats)
     found: dict[str, Any] = {}
     for start in range(0, len(run_ids), IN_CHUNK):
-        query = select(*columns).where(runs.c.account == account, runs.c.id.in_(run_ids[start : start + IN_CHUNK]))
+        query = mine.where(runs.c.id.in_(run_ids[start : start + IN_CHUNK]))
         found.update((run.id, run) for run in connection.execute(query))
     return found
 
@@ -209,7 +213,7 @@ def _add(connection: Connection, row: Any, cases: Sequence[Any], rows: Sequence[
         attempts=row.attempts + len(rows),
         scored=scored,
         score_sum=score_sum,
-        tokens=row.tokens + tokens,
+        tokens=counted(row.tokens, tokens),
         amount=Decimal(row.amount) + amount,
         currency=currency or row.currency,
         rates=running_rates(row.k, list(verdicts.values()), scored=scored, score_sum=score_sum),

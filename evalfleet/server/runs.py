@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Table, bindparam, insert, select, tuple_, upd
 
 from evalfleet.contract.ids import new_id
 from evalfleet.server.cursors import event_cursor, page_cursor, read_event_cursor, read_page_cursor
-from evalfleet.server.documents import milliseconds_between, money_text, now, page_of, text_of
+from evalfleet.server.documents import counted, milliseconds_between, money_text, now, page_of, text_of
 from evalfleet.server.idempotency import Answer
 from evalfleet.server.journal import TERMINAL, Appended, Entry, Event, Message, frame_of, rows_of
 from evalfleet.server.refusal import field, not_found, refuse
@@ -314,7 +314,8 @@ def frames_after(connection: Connection, run_id: str, after: int) -> Piece:
     frames = [(row.number, frame_of(event_cursor(run_id, row.number), _type_in(row.doc), row.doc)) for row in rows]
     over = False
     if len(rows) < PIECE:  # read to its end; whether more will come, the same snapshot says
-        over = connection.execute(_STATE, {"p_run": run_id}).scalar() in TERMINAL
+        status = connection.execute(_STATE, {"p_run": run_id}).scalar()
+        over = status is None or status in TERMINAL  # None: pruned meanwhile
     return Piece(frames, over)
 
 
@@ -371,7 +372,7 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        return sum(self.tokens)
+        return counted(*self.tokens)
 
 
 def usage_of_chat(connection: Connection, chat_id: str) -> Usage:
@@ -393,10 +394,10 @@ def _added(rows: Sequence[Any]) -> Usage:
     at = now()
     return Usage(
         tokens=(
-            sum(row.input_tokens for row in rows),
-            sum(row.output_tokens for row in rows),
-            sum(row.cache_read_tokens for row in rows),
-            sum(row.cache_write_tokens for row in rows),
+            counted(*(row.input_tokens for row in rows)),
+            counted(*(row.output_tokens for row in rows)),
+            counted(*(row.cache_read_tokens for row in rows)),
+            counted(*(row.cache_write_tokens for row in rows)),
         ),
         tool_calls=sum(row.tool_calls for row in rows),
         duration_ms=sum(
@@ -435,7 +436,7 @@ def harness_of(connection: Connection, account: str, run_id: str) -> str:
     return str(harness_id)
 
 
-_JUDGED: Final = select(runs.c.judge_amount).where(_MINE).with_for_update()
+_JUDGED: Final = select(runs.c.judge_tokens, runs.c.judge_amount).where(_MINE).with_for_update()
 
 
 def add_judge_call(connection: Connection, account: str, run_id: str, tokens: int, amount: Decimal | None) -> None:
@@ -449,5 +450,5 @@ def add_judge_call(connection: Connection, account: str, run_id: str, tokens: in
     connection.execute(
         update(runs)
         .where(runs.c.id == run_id)
-        .values(judge_calls=runs.c.judge_calls + 1, judge_tokens=runs.c.judge_tokens + tokens, judge_amount=total)
+        .values(judge_calls=runs.c.judge_calls + 1, judge_tokens=counted(row.judge_tokens, tokens), judge_amount=total)
     )

@@ -24,7 +24,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION: Final = "0003"
+SCHEMA_VERSION: Final = "0004"
 """The newest revision under `migrations/versions`; a test compares the two."""
 
 metadata: Final = MetaData()
@@ -156,6 +156,7 @@ idempotency: Final = Table(
     Column("body", LargeBinary, nullable=False),
     Column("packed", Boolean, nullable=False),  # zlib, for long bodies
     _text("created_at"),
+    Index("idempotency_location", "location"),  # a key goes with the run that it made
 )
 
 evaluations: Final = Table(
@@ -228,5 +229,6 @@ evaluation_chats: Final = Table(
     metadata,
     _text("evaluation_id", key=True),
     _text("chat_id", key=True),
+    Index("evaluation_chats_chat", "chat_id"),  # what an evaluation holds is not pruned
     sqlite_with_rowid=False,
 )

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from evalfleet.server.documents import money_text, now, text_of
+from evalfleet.server.documents import counted, money_text, now, text_of
 from evalfleet.server.journal import Appended, Entry, Event, Message, Output, append
 from evalfleet.server.store import Store
 from evalfleet.server.streams import Streams
@@ -71,17 +71,20 @@ class RunSink:
         amount: Decimal | str | int | None = None,
         currency: str | None = None,
     ) -> None:
-        self._tokens["input_tokens"] += input_tokens
-        self._tokens["output_tokens"] += output_tokens
-        self._tokens["cache_read_tokens"] += cache_read_tokens
-        self._tokens["cache_write_tokens"] += cache_write_tokens
+        used = {
+            "input_tokens": input_tokens,
+            "output_tokens": output_tokens,
+            "cache_read_tokens": cache_read_tokens,
+            "cache_write_tokens": cache_write_tokens,
+        }
+        self._tokens = {name: counted(self._tokens[name], count) for name, count in used.items()}
         if amount is not None:
             self._amount = (self._amount or Decimal(0)) + Decimal(amount)
         if currency is not None:
             self._currency = currency
         totals = {
             **self._tokens,
-            "total_tokens": sum(self._tokens.values()),
+            "total_tokens": counted(*self._tokens.values()),
             "tool_calls": self._tool_calls,
             "amount": money_text(self._amount or Decimal(0)),
             "currency": self._currency or "USD",

@@ -10,18 +10,21 @@ import pytest
 from tests.integration.postgres import emptied, own_schema
 from tests.server import (
     conftest,
+    test_accounts,
     test_evaluations,
     test_events,
     test_hostile_requests,
     test_idempotency,
     test_judge_call,
     test_lists,
+    test_retention,
     test_runner,
     test_runs,
 )
 from tests.server.conftest import api, driver
+from tests.server.test_accounts import evalfleet
 
-__all__ = ["api", "driver"]
+__all__ = ["api", "driver", "evalfleet"]
 
 pytestmark = pytest.mark.integration
 
@@ -46,12 +49,14 @@ def again(module: ModuleType) -> type:
 
 
 for _module in (
+    test_accounts,
     test_evaluations,
     test_events,
     test_hostile_requests,
     test_idempotency,
     test_judge_call,
     test_lists,
+    test_retention,
     test_runner,
     test_runs,
 ):

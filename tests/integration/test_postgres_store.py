@@ -230,7 +230,7 @@ async def test_whoever_waits_for_a_key_that_is_given_up_gets_it_e02(store: Store
     first = asyncio.ensure_future(store.write(lambda connection: once(connection, key, fails)))
     await asyncio.to_thread(held.wait, 20)
     second = asyncio.ensure_future(store.write(lambda connection: once(connection, key, lambda: Answer(200, b"mine"))))
-    while not await store.read(_somebody_waits):  # noqa: ASYNC110 - the database tells nobody who waits
+    while not await store.read(somebody_waits):  # noqa: ASYNC110 - the database tells nobody who waits
         await asyncio.sleep(0.01)
     waits.set()
     with pytest.raises(KeyError):
@@ -238,7 +238,7 @@ async def test_whoever_waits_for_a_key_that_is_given_up_gets_it_e02(store: Store
     assert (await second).body == b"mine"
 
 
-def _somebody_waits(connection: Connection) -> bool:
+def somebody_waits(connection: Connection) -> bool:
     return connection.execute(text("SELECT 1 FROM pg_locks WHERE NOT granted")).first() is not None
 
 

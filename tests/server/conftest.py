@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +25,7 @@ COMMIT = "371758ecf28e8240192e4731080a7436fb492a09"
 OTHER_COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "token-of-the-tests"
 OTHER_TOKEN = "token-of-somebody-else"
+ACCOUNTS = {TOKEN: "main", OTHER_TOKEN: "other"}
 TIMEOUT = 20.0
 
 Script = Callable[[Turn, Sink], Awaitable[Ended]]
@@ -135,13 +136,12 @@ async def serving(
     name: str = "concierge",
     judge: JudgeConfig | None = None,
     database: str | None = None,
+    accounts: Mapping[str, str] = ACCOUNTS,
 ) -> AsyncIterator[Api]:
     """A server over `folder` and its database, and a client with the first account's token."""
     tree = ServedTree(TreeConfig(root=folder, harness=HarnessConfig(name), judge=judge), name, commit, driver)
     (folder / "agent.py").write_text("print('hi')\n", encoding="utf-8")
-    stack = await open_stack(
-        database or database_in(folder), [tree], accounts={TOKEN: "main", OTHER_TOKEN: "other"}, agents=agents
-    )
+    stack = await open_stack(database or database_in(folder), [tree], accounts=accounts, agents=agents)
     listener = listen("127.0.0.1", 0)
     server = Server(uvicorn_config(stack.app))
     task = asyncio.create_task(server.serve(sockets=[listener]))

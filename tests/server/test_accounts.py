@@ -14,16 +14,17 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from evalfleet.errors import UnfitHost, UsageError
+from evalfleet.errors import CredentialError, UnfitHost, UsageError
 from evalfleet.server import accounts
 from evalfleet.server.account_tables import tokens
 from evalfleet.server.accounts import FRESH, PREFIX, changing, create, every, lifetime, revoke
 from scheduler.cli import app
-from tests.server.conftest import TIMEOUT, Api, ScriptedDriver, assert_problem, run_body, serving
+from tests.server import conftest
+from tests.server.conftest import TIMEOUT, TOKEN, Api, ScriptedDriver, assert_problem, run_body, serving
 
 
 def url_in(folder: Path) -> str:
-    return f"sqlite:///{folder / 'server.sqlite3'}"
+    return conftest.database_in(folder)  # looked up when it is asked for: on Postgres it is another one
 
 
 async def status(api: Api, token: str, path: str = "/v2/runs") -> int:
@@ -114,8 +115,30 @@ async def test_a_database_that_cannot_be_read_stops_its_tokens_and_not_the_fixed
         with changing(url_in(tmp_path)) as connection:
             connection.exec_driver_sql("ALTER TABLE tokens RENAME TO gone")
         answer = await api.http.get("/v2/runs", headers={"Authorization": f"Bearer {secret}"})
+        with changing(url_in(tmp_path)) as connection:
+            connection.exec_driver_sql("ALTER TABLE gone RENAME TO tokens")
         assert_problem(answer, 503, "service_unavailable")
         assert (await api.http.get("/v2/runs")).status_code == 200
+
+
+async def test_a_server_starts_with_the_tokens_of_its_database_alone(tmp_path: Path, driver: ScriptedDriver) -> None:
+    with changing(url_in(tmp_path)) as connection:
+        _made, secret = create(connection, "ci", account="team")
+    async with serving(tmp_path, driver, accounts={}) as api:
+        assert await status(api, secret) == 200
+        assert await status(api, TOKEN) == 401
+
+
+async def test_without_any_token_that_works_it_does_not_start_and_says_what_to_do(
+    tmp_path: Path, driver: ScriptedDriver
+) -> None:
+    with changing(url_in(tmp_path)) as connection:
+        revoke(connection, create(connection, "revoked")[0].id)
+        create(connection, "expired", expires=timedelta(microseconds=1))
+    with pytest.raises(CredentialError, match=r"EVALFLEET_TOKEN is not set, .*evalfleet token create") as caught:
+        async with serving(tmp_path, driver, accounts={}):
+            pass
+    assert caught.value.exit_code == 2
 
 
 def test_only_the_hash_is_kept(tmp_path: Path) -> None:

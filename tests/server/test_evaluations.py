@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalfleet.checks.verdict import CaseAttempts, evaluation_rates
+from evalfleet.server.documents import MOST
 from evalfleet.server.driving import Ended, Sink, Turn
 from evalfleet.server.evaluation_documents import running_rates
+from evalfleet.server.runs import add_judge_call
 from tests.server.conftest import COMMIT, OTHER_COMMIT, OTHER_TOKEN, Api, ScriptedDriver, assert_problem, serving
 
 SEED_CREATE = {
@@ -482,3 +484,28 @@ async def test_two_thousand_cases_are_answered_whole(api: Api) -> None:
     assert len(evaluation["cases"]) == 2000  # the SDK completes only if all cases are there (wire.md)
     assert evaluation["cases"][7]["recorded_attempts"] == [99]
     assert len(evaluation["cases"][7]["missing_attempts"]) == 99
+
+
+async def test_counts_of_tokens_stand_still_at_the_largest_that_every_reader_takes(
+    api: Api, driver: ScriptedDriver
+) -> None:
+    """Sums past 2**63, which no database takes, are no failure: not of the run, the batch, the end or a judge call."""
+
+    async def boastful(_turn: Turn, sink: Sink) -> Ended:
+        for _report in range(1100):
+            await sink.usage(input_tokens=MOST, output_tokens=MOST)
+        await sink.answer("done")
+        return Ended()
+
+    driver.script = boastful
+    played = [await api.play(), await api.play()]
+    assert [run["status"] for run in played] == ["succeeded", "succeeded"]
+    usage = await api.get(f"/v2/runs/{played[0]['id']}/usage")
+    assert (usage["input_tokens"], usage["total_tokens"]) == (MOST, MOST)
+    evaluation = await created(api, "ab")
+    recorded = await batch(api, evaluation, *(attempt(key, 0, run) for key, run in zip("ab", played, strict=True)))
+    assert recorded.json()["evaluation"]["metrics"]["tokens"] == MOST
+    assert (await post(api, evaluation, "complete")).json()["metrics"]["tokens"] == MOST
+    store = api.stack.services.store
+    for _call in range(2):
+        await store.write(lambda connection: add_judge_call(connection, "main", played[0]["id"], MOST, None))

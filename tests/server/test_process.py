@@ -17,6 +17,8 @@ import httpx
 import pytest
 
 from evalfleet.lifeline import Lifeline
+from evalfleet.server.accounts import changing
+from evalfleet.server.accounts import create as create_token
 from tests.server.conftest import COMMIT, run_body
 
 TOKEN = "token-of-the-process-tests"
@@ -227,7 +229,11 @@ def test_a_taken_port_is_named(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "variables", "words"),
     [
-        pytest.param([], {"EVALFLEET_TOKEN": ""}, ["EVALFLEET_TOKEN"], id="no token"),
+        pytest.param(
+            [], {"EVALFLEET_TOKEN": ""}, ["EVALFLEET_TOKEN", "server.sqlite3", "evalfleet token create"], id="no token"
+        ),
+        pytest.param(["--keep-runs", "30m"], {}, ["--keep-runs '30m'", "1h"], id="too short a retention"),
+        pytest.param([], {"EVALFLEET_KEEP_RUNS": "90"}, ["--keep-runs '90'", "90d"], id="no span"),
         pytest.param(["--commit", "HEAD"], {}, ["--commit", "40"], id="no commit"),
         pytest.param(["--agents", "0"], {}, ["--agents 0"], id="no agents"),
         pytest.param(["--port", "70000"], {}, ["--port 70000"], id="no port"),
@@ -246,3 +252,12 @@ def test_a_start_that_cannot_be_is_one_sentence(
     if "/nowhere" not in words:
         for word in words:
             assert word in message
+
+
+def test_it_starts_without_the_variable_where_its_database_has_a_token(tree: Path, tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'server.sqlite3'}"
+    with changing(database) as connection:
+        _made, secret = create_token(connection, "ci")
+    with started(tree, "--database", database, "--keep-runs", "90d", EVALFLEET_TOKEN="") as (_process, client):
+        assert client.get("/v2/runs").status_code == 401
+        assert client.get("/v2/runs", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
