@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, Select, delete, exists, func, or_, select
 
@@ -136,7 +136,7 @@ def prune(connection: Connection, chat_ids: Sequence[str], before: str) -> int:
     return len(run_ids)
 
 
-def _may_go(chat_ids: Sequence[str], before: str) -> Select[tuple[str]]:
+def _may_go(chat_ids: Sequence[str], before: str) -> Select[Any]:
     """Which of the chats are over since before `before`, and held by no evaluation."""
     going_on = or_(runs.c.completed_at.is_(None), runs.c.completed_at >= before)
     return select(chats.c.id).where(
