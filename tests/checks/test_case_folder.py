@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evalfleet.checks import LoadedCases, load_cases
+from evalfleet.checks import LoadedCases, case_key, load_cases
 from evalfleet.checks.source import MAX_BYTES
 
 GOOD = "scenarios: [{id: a, user: hi, expect: [{no_error: true}]}]\n"
@@ -113,3 +113,10 @@ def test_other_encodings_are_refused(tmp_path: Path, data: bytes, message: str) 
     tree(tmp_path, "x.yaml")
     (tmp_path / "evals" / "cases" / "x.yaml").write_bytes(data)
     assert said(load_cases(tmp_path)) == [message]
+
+
+def test_one_id_in_two_files_is_two_cases_a07(tmp_path: Path) -> None:
+    """A key is file and id, so a copy of a whole file clashes with nothing."""
+    loaded = tree(tmp_path, "one.yaml", "two.yaml")
+    assert not loaded.problems
+    assert [case_key(c.name, s.id) for c in loaded.cases for s in c.scenarios] == ["one/a", "two/a"]

@@ -101,11 +101,6 @@ def test_a07_ids_that_are_equal_as_text_are_refused_with_both_and_their_types() 
     assert 'the text "1", is the id of another one: the number 1 at 2:10' in loaded.problems[0].message
 
 
-def test_a07_one_id_in_two_files_is_two_cases() -> None:
-    text = "scenarios: [{id: a, user: hi, expect: [{no_error: true}]}]"
-    assert scenarios(parsed(text))[0].id == scenarios(parsed(text))[0].id == "a"
-
-
 def test_a08_an_id_that_no_result_could_carry_is_refused_by_the_rule() -> None:
     loaded = recorded("A08.yaml")
     refused = {problem.place.line for problem in loaded.problems}

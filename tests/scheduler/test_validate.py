@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -236,3 +238,36 @@ def test_a_file_without_scenarios_is_an_error_and_not_zero_passed_a12(tree: Path
     shutil.copy(source, tree / "evals/cases/empty.yaml")
     assert "evals/cases/empty.yaml:" in validate(tree).render()
     assert not validate(tree).ok
+
+
+def test_bombs_are_refused_beside_good_files_in_512_megabytes_a10(tree: Path) -> None:
+    """The whole command: the good files are counted, each bomb has its problem, no traceback, exit 2."""
+    bombs = {"bomb": "aliases written out", "deep": "nested deeper", "cycle": "a cycle has no end"}
+    case(tree, "first", GOOD_CASE)  # its grader's cage would want memory of its own
+    for name in bombs:
+        shutil.copy(CASES / f"A10.{name}.yaml", tree / f"evals/cases/{name}.yaml")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "scheduler.cli", "validate", "--json"],
+        cwd=tree,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (512 * 2**20, 512 * 2**20)),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, b"")
+    document = json.loads(done.stdout)
+    assert (document["cases"], document["scenarios"]) == (1, 1)
+    said = {problem["file"].removeprefix("evals/cases/"): problem["message"] for problem in document["problems"]}
+    assert sorted(said) == ["bomb.yaml", "cycle.yaml", "deep.yaml"]
+    assert all(words in said[f"{name}.yaml"] for name, words in bombs.items())
+
+
+def test_graders_that_are_not_there_are_refused_like_bad_names_a14(tree: Path) -> None:
+    (tree / "evals/graders/quality.py").write_text("def answers(t, case, run):\n    return True\n")
+    text = (CASES / "A14.yaml").read_text().split("scenarios:")[1].splitlines()
+    well_formed = [line for line in text if "missing.answers" in line or "quality.nope" in line]
+    case(tree, "a14", "\n".join(["scenarios:", *well_formed, GOOD_CASE.splitlines()[1].replace("id: a", "id: ok")]))
+    said = [problem.message for problem in validate(tree).problems]
+    assert len(said) == 2
+    assert "grader missing.answers: there is no evals/graders/missing.py" in said[0]
+    assert "grader quality.nope: evals/graders/quality.py has no public function 'nope'" in said[1]
