@@ -49,7 +49,7 @@ DECISIONS = (
 )
 """What a hook can decide (wire: hook.called)."""
 
-_EXAMPLES = {
+EXAMPLES = {
     "tool_called": "{name: shell__run}",
     "tool_not_called": "{name: shell__run}",
     "tool_order": "{first: fs__read, then: fs__write}",
@@ -69,21 +69,20 @@ def read_assertion(reader: Reader, entry: Entry, refuse_forbidden: Forbidden) ->
     cls = KINDS[kind]
     fields = FIELDS[cls]
     place = reader.place(entry.key_node)
-    if fields[0][0] == "":
-        _, wanted, _, attribute = fields[0]
-        value = _value(reader, entry.value, kind, wanted, kind)
+    if fields[0].key == "":
+        value = _value(reader, entry.value, kind, fields[0].wants, kind)
         if value is None:
             return None
-        return cls(**({attribute: value} if attribute else {}), place=place)
+        return cls(**({fields[0].attribute: value} if fields[0].attribute else {}), place=place)
     if not isinstance(entry.value, MappingNode):
         reader.refuse(
             entry.value,
             f"`{kind}` takes a mapping, and here is {described(entry.value)}",
-            f"write `{kind}: {_EXAMPLES[kind]}`",
+            f"write `{kind}: {EXAMPLES[kind]}`",
         )
         return None
     entries = reader.entries(entry.value, kind)
-    keys = [key for key, *_ in fields]
+    keys = [field.key for field in fields]
     whole = True
     for key, inner in entries.items():
         if key not in keys:
@@ -91,15 +90,15 @@ def read_assertion(reader: Reader, entry: Entry, refuse_forbidden: Forbidden) ->
             if not refuse_forbidden(reader, inner, kind, keys):
                 reader.unknown(inner, f"`{kind}`", keys)
     values: dict[str, Any] = {}
-    for key, wanted, required, attribute in fields:
+    for key, wants, required, attribute, _ in fields:
         if key in entries:
-            value = _value(reader, entries[key].value, f"{kind}.{key}", wanted, kind)
+            value = _value(reader, entries[key].value, f"{kind}.{key}", wants, kind)
             if value is None:
                 whole = False
             values[attribute] = value
         elif required:
             if whole:
-                reader.refuse(entry.value, f"`{kind}` has no `{key}`", f"write `{kind}: {_EXAMPLES[kind]}`")
+                reader.refuse(entry.value, f"`{kind}` has no `{key}`", f"write `{kind}: {EXAMPLES[kind]}`")
             whole = False
     if not whole:
         return None

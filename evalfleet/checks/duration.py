@@ -7,6 +7,8 @@ import re
 LONGEST = 24 * 3600
 _SPELLING = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?", re.ASCII)
 _SECONDS = re.compile(r"[1-9][0-9]{0,5}|0", re.ASCII)
+PATTERN = f"^(?=.)(?:{_SPELLING.pattern})$|^(?:{_SECONDS.pattern})$"
+"""What every spelling fits, for editors; that it is 1 s to 24 h is not in it."""
 
 
 def seconds_of(text: str) -> float:

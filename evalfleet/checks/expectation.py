@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from evalfleet.checks.place import Place
 
@@ -16,6 +16,8 @@ class _Asserted:
     """What the twelve share: the YAML word, and where it stands (not part of what is asserted)."""
 
     kind: ClassVar[str]
+    holds: ClassVar[str]
+    """When it passes, for docs/cases.md and for editors."""
     negative: ClassVar[bool] = False
     """True for what only says what must *not* happen: an agent that never started satisfies it (S21)."""
 
@@ -35,6 +37,7 @@ class ToolCalled(_Asserted):
     """Some call of `name` carried `called_with` as a subset of its arguments; None asks for the call alone (S19)."""
 
     kind: ClassVar[str] = "tool_called"
+    holds: ClassVar[str] = "some call of that tool carried `args` as a subset"
     name: str
     called_with: Mapping[str, Any] | None = field(default=None, hash=False)
 
@@ -47,6 +50,7 @@ class ToolCalled(_Asserted):
 @dataclass(frozen=True, slots=True)
 class ToolNotCalled(_Asserted):
     kind: ClassVar[str] = "tool_not_called"
+    holds: ClassVar[str] = "that tool was never called"
     negative: ClassVar[bool] = True
     name: str
 
@@ -59,6 +63,7 @@ class ToolOrder(_Asserted):
     """The first call of `first` comes before the first call of `then` (S20)."""
 
     kind: ClassVar[str] = "tool_order"
+    holds: ClassVar[str] = "the first call of `first` came before the first call of `then`"
     first: str
     then: str
 
@@ -69,6 +74,7 @@ class ToolOrder(_Asserted):
 @dataclass(frozen=True, slots=True)
 class MinToolCalls(_Asserted):
     kind: ClassVar[str] = "min_tool_calls"
+    holds: ClassVar[str] = "it was called at least `count` times"
     name: str
     count: int
 
@@ -79,6 +85,7 @@ class MinToolCalls(_Asserted):
 @dataclass(frozen=True, slots=True)
 class MaxToolCalls(_Asserted):
     kind: ClassVar[str] = "max_tool_calls"
+    holds: ClassVar[str] = "it was called at most `count` times"
     negative: ClassVar[bool] = True
     name: str
     count: int
@@ -92,6 +99,7 @@ class ResultContains(_Asserted):
     """Some result of `name` carried the substring; a result that is not text is compact JSON (S20)."""
 
     kind: ClassVar[str] = "result_contains"
+    holds: ClassVar[str] = "some result of that tool carried the text"
     name: str
     substring: str
 
@@ -102,6 +110,7 @@ class ResultContains(_Asserted):
 @dataclass(frozen=True, slots=True)
 class FinalAnswerContains(_Asserted):
     kind: ClassVar[str] = "final_answer_contains"
+    holds: ClassVar[str] = "the answer carried it"
     text: str
 
     def args(self) -> Any:
@@ -111,6 +120,7 @@ class FinalAnswerContains(_Asserted):
 @dataclass(frozen=True, slots=True)
 class FinalAnswerNotContains(_Asserted):
     kind: ClassVar[str] = "final_answer_not_contains"
+    holds: ClassVar[str] = "the answer did not"
     negative: ClassVar[bool] = True
     text: str
 
@@ -123,6 +133,7 @@ class FinalAnswerMaxChars(_Asserted):
     """Length in code points (S19)."""
 
     kind: ClassVar[str] = "final_answer_max_chars"
+    holds: ClassVar[str] = "the answer is no longer than that"
     negative: ClassVar[bool] = True
     chars: int
 
@@ -135,6 +146,7 @@ class HookCalled(_Asserted):
     """The hook of the tree was asked and decided `decision`; None asks for "ran at all" (S22)."""
 
     kind: ClassVar[str] = "hook_called"
+    holds: ClassVar[str] = "that hook of the tree was asked, and decided that"
     name: str
     decision: str | None = None
 
@@ -145,6 +157,7 @@ class HookCalled(_Asserted):
 @dataclass(frozen=True, slots=True)
 class NoError(_Asserted):
     kind: ClassVar[str] = "no_error"
+    holds: ClassVar[str] = "every turn succeeded"
 
     def args(self) -> Any:
         return True
@@ -155,6 +168,7 @@ class Grader(_Asserted):
     """`evals/graders/<file>.py`, its public `function`; the score must reach `pass_below` where that is set (S25)."""
 
     kind: ClassVar[str] = "grader"
+    holds: ClassVar[str] = "`evals/graders/<file>.py` passed it, with a score of at least `pass_below`"
     name: str
     pass_below: float | None = None
 
@@ -185,21 +199,47 @@ Expectation: TypeAlias = (
     | Grader
 )
 
-# Which fields each word takes: (YAML key, type, required, the dataclass's own name). Types: name, text, count,
-# number, args. A word with one unnamed field ("") takes its value directly.
-FIELDS: Mapping[type[Expectation], tuple[tuple[str, str, bool, str], ...]] = {
-    ToolCalled: (("name", "name", True, "name"), ("args", "args", False, "called_with")),
-    ToolNotCalled: (("name", "name", True, "name"),),
-    ToolOrder: (("first", "name", True, "first"), ("then", "name", True, "then")),
-    MinToolCalls: (("name", "name", True, "name"), ("count", "count", True, "count")),
-    MaxToolCalls: (("name", "name", True, "name"), ("count", "count", True, "count")),
-    ResultContains: (("name", "name", True, "name"), ("substring", "text", True, "substring")),
-    FinalAnswerContains: (("", "text", True, "text"),),
-    FinalAnswerNotContains: (("", "text", True, "text"),),
-    FinalAnswerMaxChars: (("", "count", True, "chars"),),
-    HookCalled: (("name", "name", True, "name"), ("decision", "name", False, "decision")),
-    NoError: (("", "true", True, ""),),
-    Grader: (("name", "name", True, "name"), ("pass_below", "number", False, "pass_below")),
+
+class Field(NamedTuple):
+    """A key that an assertion takes. `key` "": the assertion takes its value directly. `wants`: name, text, count,
+    number, true or args. `attribute`: the dataclass's own name, "" for none. `says`: what it is, for editors."""
+
+    key: str
+    wants: str
+    required: bool
+    attribute: str
+    says: str
+
+
+_TOOL = Field("name", "name", True, "name", "The tool's name.")
+FIELDS: Mapping[type[Expectation], tuple[Field, ...]] = {
+    ToolCalled: (
+        _TOOL,
+        Field("args", "args", False, "called_with", "Arguments that the call must carry, among others it may have."),
+    ),
+    ToolNotCalled: (_TOOL,),
+    ToolOrder: (
+        Field("first", "name", True, "first", "The tool that has to come first."),
+        Field("then", "name", True, "then", "The tool that has to come later."),
+    ),
+    MinToolCalls: (_TOOL, Field("count", "count", True, "count", "How often at least, from 1.")),
+    MaxToolCalls: (_TOOL, Field("count", "count", True, "count", "How often at most, from 0.")),
+    ResultContains: (
+        _TOOL,
+        Field("substring", "text", True, "substring", "The text, exactly; a result that is not text is compact JSON."),
+    ),
+    FinalAnswerContains: (Field("", "text", True, "text", "The text, exactly: letter case and white space count."),),
+    FinalAnswerNotContains: (Field("", "text", True, "text", "The text, exactly: letter case and white space count."),),
+    FinalAnswerMaxChars: (Field("", "count", True, "chars", "Unicode code points, not bytes."),),
+    HookCalled: (
+        Field("name", "name", True, "name", "The hook point."),
+        Field("decision", "name", False, "decision", 'What it decided; leave it out for "ran at all".'),
+    ),
+    NoError: (Field("", "true", True, "", "Only `true` asserts something."),),
+    Grader: (
+        Field("name", "name", True, "name", "`<file>.<function>` in evals/graders."),
+        Field("pass_below", "number", False, "pass_below", "A score below this fails, an equal one passes."),
+    ),
 }
 KINDS: Mapping[str, type[Expectation]] = {cls.kind: cls for cls in FIELDS}
 """The twelve by their YAML word, in the seed's order."""
@@ -255,19 +295,18 @@ def expectation_from_document(document: Mapping[str, Any]) -> Expectation:
     if cls is None:
         raise ValueError(f'"{kind}" is not an assertion')
     fields = FIELDS[cls]
-    if fields[0][0] == "":
-        _, wanted, _, attribute = fields[0]
-        checked = _checked(kind, wanted, value)
-        return cls(**({attribute: checked} if attribute else {}))
+    if fields[0].key == "":
+        checked = _checked(kind, fields[0].wants, value)
+        return cls(**({fields[0].attribute: checked} if fields[0].attribute else {}))
     if not isinstance(value, Mapping):
         raise ValueError(f"{kind} takes a mapping, not {value!r}")  # noqa: TRY004 - one error for nonsense
-    unknown = set(value) - {key for key, *_ in fields}
+    unknown = set(value) - {field.key for field in fields}
     if unknown:
         raise ValueError(f"{kind} has no key {min(map(str, unknown))!r}")
     found: dict[str, Any] = {}
-    for key, wanted, required, attribute in fields:
+    for key, wants, required, attribute, _ in fields:
         if key in value:
-            found[attribute] = _checked(f"{kind}.{key}", wanted, value[key])
+            found[attribute] = _checked(f"{kind}.{key}", wants, value[key])
         elif required:
             raise ValueError(f"{kind} has no {key!r}")
     return cls(**found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from evalfleet.checks.assertions import read_assertion
@@ -15,11 +15,24 @@ from evalfleet.checks.scalars import NULLS
 from evalfleet.checks.scenario import Case, Scenario
 from evalfleet.checks.text import quoted, visible
 
-FILE_KEYS = ("defaults", "scenarios")
-DEFAULT_KEYS = ("trials", "timeout")
-SCENARIO_KEYS = ("id", "user", "trials", "timeout", "expect")
+# Each key with what it is, for docs/cases.md and for editors.
+FILE_KEYS: Mapping[str, str] = {
+    "defaults": "`trials` and `timeout` for every scenario that has none of its own",
+    "scenarios": "the list of scenarios, at least one",
+}
+DEFAULT_KEYS: Mapping[str, str] = {
+    "trials": "how many times it is played: a whole number, 1 to 100",
+    "timeout": "time for all its turns together: `300s`, `5m`, `1h30m`, or `90` for seconds; 1 s to 24 h",
+}
+SCENARIO_KEYS: Mapping[str, str] = {
+    "id": "its name: 1 to 200 characters on one line, no `/`, no white space at its ends, unique in the file",
+    "user": "what is said: one text, or a list of turns on the same chat",
+    **DEFAULT_KEYS,
+    "expect": "the list of assertions, at least one; a trial passes when *every* one holds",
+}
 DEFAULT_TRIALS = 1
 DEFAULT_TIMEOUT = 300.0
+MOST_TRIALS = 100
 LONGEST_ID = 200
 
 _HARNESS = "describes a throwaway harness to test"
@@ -69,7 +82,7 @@ _FIRST = "a case file starts like this: `scenarios: [{id: hello, user: Say hello
 
 
 def _known(
-    reader: Reader, entries: Mapping[str, Entry], where: str, keys: Sequence[str], elsewhere: Any
+    reader: Reader, entries: Mapping[str, Entry], where: str, keys: Collection[str], elsewhere: Any
 ) -> dict[str, Entry]:
     """The entries with a known key; each other one is refused, with where it belongs or what it may have meant."""
     known: dict[str, Entry] = {}
@@ -148,7 +161,7 @@ def _defaults(reader: Reader, entry: Entry | None) -> tuple[int, float]:
 def _trials(reader: Reader, known: Mapping[str, Entry], default: int) -> int:
     if "trials" not in known:
         return default
-    trials = reader.whole(known["trials"].value, "trials", least=1, most=100)
+    trials = reader.whole(known["trials"].value, "trials", least=1, most=MOST_TRIALS)
     return default if trials is None else trials
 
 

@@ -212,6 +212,14 @@ def cancel(
     return 0
 
 
+def schema() -> int:
+    """The JSON Schema of case files, for editors."""
+    from evalfleet.checks.editor_schema import case_schema
+
+    tell(json.dumps(case_schema(), indent=2, ensure_ascii=False))
+    return 0
+
+
 def init(
     tree: Annotated[Path | None, typer.Argument(help="The folder.", show_default="here")] = None,
 ) -> int:

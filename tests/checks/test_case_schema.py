@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import string
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from evalfleet.checks import Case, Place, Scenario, expectation_from_document, nodes
 from evalfleet.checks.reading import MAX_PROBLEMS
+from tests.checks.documents import SCENARIO
 from tests.checks.reading import CASES, messages, parsed, places, recorded, scenario
 
 OK = "    expect: [{no_error: true}]\n"
@@ -249,49 +249,7 @@ def test_whatever_a_file_holds_nothing_is_raised(parts: list[str]) -> None:
     messages(loaded)
 
 
-# Characters that JSON leaves as they are and a YAML file must not hold are left out.
-LETTERS = st.characters(
-    exclude_categories=("Cs", "Cc"), exclude_characters="\x85\u2028\u2029\ufeff\ufffe\uffff", max_codepoint=0x1FFFF
-).filter(lambda char: ord(char) & 0xFFFE != 0xFFFE)
-TEXT = st.text(LETTERS, min_size=1, max_size=20).filter(lambda text: bool(text.strip()))
-NAME = st.text(string.ascii_letters + "_é日", min_size=1, max_size=10)
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(LETTERS, max_size=10),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(LETTERS, max_size=6), inner, max_size=3),
-    max_leaves=8,
-)
-EXPECT = st.one_of(
-    st.fixed_dictionaries(
-        {
-            "tool_called": st.fixed_dictionaries(
-                {"name": NAME}, optional={"args": st.dictionaries(st.text(LETTERS, max_size=6), JSON, max_size=3)}
-            )
-        }
-    ),
-    st.fixed_dictionaries({"result_contains": st.fixed_dictionaries({"name": NAME, "substring": TEXT})}),
-    st.fixed_dictionaries({"final_answer_contains": TEXT}),
-    st.fixed_dictionaries({"final_answer_max_chars": st.integers(0, 10**9)}),
-    st.fixed_dictionaries(
-        {"grader": st.fixed_dictionaries({"name": st.just("a.b")}, optional={"pass_below": st.floats(-10, 10)})}
-    ),
-    st.just({"no_error": True}),
-)
-DOCUMENT = st.fixed_dictionaries(
-    {
-        "id": TEXT.filter(lambda text: "/" not in text and text == text.strip()),
-        "user": st.lists(TEXT, min_size=1, max_size=3),
-        "expect": st.lists(EXPECT, min_size=1, max_size=4),
-        "trials": st.integers(1, 100),
-        "timeout": st.integers(1, 86400).map(str),
-    }
-)
-
-
-@given(DOCUMENT)
+@given(SCENARIO)
 def test_a_scenario_written_as_json_is_read_as_it_was_written(document: dict[str, Any]) -> None:
     """JSON is YAML: what any program writes with a JSON writer is a case file."""
     loaded = parsed(json.dumps({"scenarios": [document]}, ensure_ascii=False))
@@ -301,7 +259,7 @@ def test_a_scenario_written_as_json_is_read_as_it_was_written(document: dict[str
     assert (only.trials, only.timeout) == (document["trials"], float(document["timeout"]))
 
 
-@given(DOCUMENT)
+@given(SCENARIO)
 def test_a_stored_scenario_comes_back_as_it_was(document: dict[str, Any]) -> None:
     case = parsed(json.dumps({"scenarios": [document]}, ensure_ascii=False)).cases[0]
     stored = Case.from_json(json.loads(json.dumps(case.to_json())))

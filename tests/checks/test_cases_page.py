@@ -45,10 +45,14 @@ def test_a_refusal_is_worded_as_shown(example: str, said: str) -> None:
 
 def test_every_key_and_every_known_name_is_on_the_page() -> None:
     assert len(REFUSALS) == 3
-    for key in [*FILE_KEYS, *DEFAULT_KEYS, *SCENARIO_KEYS, *FORBIDDEN]:
+    for key in FORBIDDEN:
         assert f"`{key}`" in PAGE
     for cls, fields in FIELDS.items():
         row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{cls.kind}:"))
-        assert all(key in row for key, *_ in fields)
+        assert all(field.key in row for field in fields)
+        assert row.split(" | ")[1] == cls.holds, "an editor says it in the same words"
+    for key, says in {**FILE_KEYS, **DEFAULT_KEYS, **SCENARIO_KEYS}.items():
+        row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{key}` |"))
+        assert row.split(" | ")[2] == says
     for name in [*HOOK_POINTS, *DECISIONS]:
         assert re.search(rf"[`\s]{re.escape(name)}[`\s]", PAGE)
