@@ -12,6 +12,7 @@ of the stream, never a document.
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,7 +22,10 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from evalfleet.errors import StorageError
 from evalfleet.server.journal import Appended
+
+_log = logging.getLogger(__name__)
 
 HEARTBEAT: Final = 15.0
 KEPT_FRAMES: Final = 512
@@ -181,6 +185,9 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await self._send_all(send, gone)
+        except StorageError as problem:  # too late for a document: the client asks again, where it came to
+            _log.warning("an event stream ends early: %s", problem.message)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._streams.open -= 1
             gone.cancel()

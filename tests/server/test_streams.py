@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from evalfleet.contract.ids import new_id
+from evalfleet.errors import StorageError
 from evalfleet.server.journal import Appended
 from evalfleet.server.neighbours import PAYLOAD, channel_of, payloads, read_payload
 from evalfleet.server.servers import Note
-from evalfleet.server.streams import EventStream, LiveRun, Piece, Streams
+from evalfleet.server.streams import PIECE, EventStream, LiveRun, Piece, Streams
 
 
 def frames(*numbers: int) -> tuple[tuple[int, bytes], ...]:
@@ -97,6 +98,23 @@ async def test_a_journal_that_cannot_be_written_ends_its_streams() -> None:
     live = streams.of("run_1")
     streams.abandon("run_1")
     client = await sent(streams, live, [Piece([], over=False)], after=1)
+    assert client.ended
+
+
+async def test_a_journal_that_cannot_be_read_ends_the_stream_and_is_no_bug() -> None:
+    """Its head has gone out: there is no document any more, and the client asks again from where it came to."""
+
+    async def missing(sequence: int) -> Piece:
+        if sequence:
+            raise StorageError("the database is away")
+        return Piece(list(frames(*range(1, PIECE + 1))), over=False)
+
+    async def nothing() -> Any:
+        await asyncio.get_running_loop().create_future()
+
+    client = Client()
+    await EventStream(Streams(), None, 0, missing)({}, nothing, client.send)
+    assert client.body.endswith(f"{PIECE},".encode())
     assert client.ended
 
 
