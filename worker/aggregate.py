@@ -70,6 +70,7 @@ class Aggregator:
         name = f"aggregate:{self.plan.id}"
         if not self.ledger.lock(name, owner, LOCK_MS):
             return
+        renewing = _Renewing(self.ledger, name, owner)
         try:
             if self.ledger.load(self.plan.id).claimed:
                 stopping.wait(WINDOW_S)  # nothing else is coming when nothing is played
@@ -80,6 +81,7 @@ class Aggregator:
             self.ledger.end(self.plan.id, "stopped", error.message, "storage")
             raise
         finally:
+            renewing.stop()
             self.ledger.unlock(name, owner)
 
     def _round(self) -> bool:
@@ -231,6 +233,27 @@ class Aggregator:
         elif status != "running":
             evaluation = self.plan.evaluations[index].id
             self.ledger.end(self.plan.id, "stopped", f"{evaluation} is {status}", f"evaluation_{status}")
+
+
+class _Renewing:
+    """Renews a lock while a round takes longer than it lasts: a batch that the platform thinks about has minutes."""
+
+    def __init__(self, ledger: Ledger, name: str, owner: str) -> None:
+        self._ledger, self._name, self._owner = ledger, name, owner
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="evalfleet-lock", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _main(self) -> None:
+        while not self._over.wait(LOCK_MS / 3000):
+            try:
+                self._ledger.lock(self._name, self._owner, LOCK_MS)
+            except EvalfleetError as error:
+                log.warning("the lock %s is not renewed: %s", self._name, error)
 
 
 def aggregate(aggregator: Aggregator, owner: str, stopping: threading.Event) -> None:

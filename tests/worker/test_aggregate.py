@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -268,6 +269,31 @@ async def test_only_one_aggregator_is_at_work_for_a_submission(stage: Stage) -> 
     aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder)
     await asyncio.to_thread(aggregator.run, "another", threading.Event())
     assert stage.recorder.sent == []
+
+
+async def test_the_lock_outlives_a_batch_that_the_platform_thinks_about(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a second aggregator would do the same work beside it, and a third one."""
+    monkeypatch.setattr(worker.aggregate, "LOCK_MS", 400)
+    lock = f"{stage.ledger.prefix}lock:aggregate:{stage.plan.id}"
+    taken: list[bool] = []
+
+    def think() -> None:
+        least = 400
+        for _ in range(3):  # renewed three times: longer than it lasts
+            deadline = time.monotonic() + 20
+            while (left := stage.ledger.redis.pttl(lock)) <= least:
+                least = min(least, left)
+                assert time.monotonic() < deadline, f"not renewed, {left} ms are left"
+            least = left
+        taken.append(stage.ledger.lock(f"aggregate:{stage.plan.id}", "another", 400))
+
+    await stage.put(0)
+    stage.recorder.before = think
+    await stage.aggregate()
+    assert taken == [False]
+    assert stage.ledger.lock(f"aggregate:{stage.plan.id}", "another", 400), "it is given back at the end"
 
 
 async def test_s35_what_a_conflict_does_not_name_stays_ours(stage: Stage) -> None:
