@@ -41,6 +41,7 @@ from scheduler.evaluate import Options, state_folder
 from scheduler.interrupt import Interrupts
 from scheduler.prepare import Prepared
 from scheduler.publisher import CeleryPublisher
+from scheduler.reload import reload_unfinished
 from scheduler.submissions import Submissions
 from scheduler.submit import Opened, books, open_submission, put_bundle, put_on_books
 from scheduler.summary import Summary, exit_code, summarize
@@ -141,6 +142,8 @@ class _Drivers:
         self.again_at: dict[str, float] = {}
         self.sweep_at = 0.0
         self.away = ""
+        self.epoch = 0
+        self.reloading: threading.Thread | None = None
 
     def look(self) -> None:
         """Take up what nobody drives; a drive that failed is tried again after a while, here or elsewhere."""
@@ -152,6 +155,7 @@ class _Drivers:
                     self.again_at[sub] = now + AGAIN_AFTER_S
         self.again_at = {sub: at for sub, at in self.again_at.items() if at > now}
         try:
+            self._remember(self.ledger.open_epoch())
             for sub in self.ledger.submissions():
                 if sub in self.running or sub in self.again_at:
                     continue
@@ -165,10 +169,31 @@ class _Drivers:
             if not self.away:
                 log.warning("waiting for the broker: %s", error)
             self.away = str(error)
+            self.epoch = 0
             return
         if self.away:
             log.info("the broker is back")
         self.away = ""
+
+    def _remember(self, epoch: int) -> None:
+        """Once for each epoch: put back on the books what the broker may have forgotten. On a thread of its own, for
+        the target has its time to answer."""
+        if epoch == self.epoch or (self.reloading is not None and self.reloading.is_alive()):
+            return
+
+        def reload() -> None:
+            ledger = Ledger(self.settings.require_broker().redis_url)
+            store = results_store(self.settings.require_results_url())
+            try:
+                if reload_unfinished(ledger, store, lambda plan: _documents(self.settings, plan, retry_for=CONTACT_S)):
+                    self.epoch = epoch
+            except EvalfleetError as error:
+                log.warning("unfinished submissions are not looked for: %s", error)
+            finally:
+                ledger.close()
+
+        self.reloading = threading.Thread(target=reload, name="reload", daemon=True)
+        self.reloading.start()
 
     def _measure(self) -> None:
         SUBMISSIONS.set(len(self.running))
@@ -270,16 +295,19 @@ def summarize_fleet(
 
 def documents(settings: Settings, plan: Plan) -> tuple[Mapping[str, Any], ...]:
     """The evaluations as they stand; () when the platform does not answer."""
-
-    async def main() -> tuple[Mapping[str, Any], ...]:
-        async with _client(settings, plan) as client:
-            return tuple([await client.get_evaluation(e.id) for e in plan.evaluations if e.id is not None])
-
     try:
-        return asyncio.run(main())
+        return _documents(settings, plan)
     except PlatformError as error:
         log.warning("the evaluations of %s could not be read: %s", plan.id, error)
         return ()
+
+
+def _documents(settings: Settings, plan: Plan, *, retry_for: float = 60.0) -> tuple[Mapping[str, Any], ...]:
+    async def main() -> tuple[Mapping[str, Any], ...]:
+        async with _client(settings, plan, retry_for=retry_for) as client:
+            return tuple([await client.get_evaluation(e.id) for e in plan.evaluations if e.id is not None])
+
+    return asyncio.run(main())
 
 
 def _client(settings: Settings, plan: Plan, *, retry_for: float = 60.0) -> Client:

@@ -55,8 +55,8 @@ def watch(submission: str, settings: Settings, reporter: Reporter, *, allow_flak
 def _follow(
     submission: str, store: FolderResults, ledger: Ledger, interrupts: Interrupts, reporter: Reporter
 ) -> Ended | None:
-    """Show progress until it ends; None when a signal came first. A broker that is away is waited for as long as a
-    submission would be."""
+    """Show progress until it ends; None when a signal came first. A broker that is away, or has lost the submission, is
+    waited for."""
     notes = _Notes()
     known: Plan | None = None
     total = 0
@@ -68,11 +68,7 @@ def _follow(
         try:
             meta = ledger.meta(submission)
             if meta is None:
-                if find(store, submission) is None:
-                    raise UsageError(
-                        f"nobody knows a submission {submission}; `evalfleet list` shows what was started here"
-                    )
-                return Ended("unknown")
+                return _forgotten(submission, store, ran=known is not None)
             if meta.state != "running":
                 return Ended(meta.state, meta.reason, meta.code, ledger.given_up(submission))
             if known is None:
@@ -90,6 +86,17 @@ def _follow(
             note = str(away)
         reporter.progress(progress, total, note)
     return None
+
+
+def _forgotten(submission: str, store: FolderResults, *, ran: bool) -> Ended:
+    """What the broker does not know has ended if there is a summary, unless it `ran` before our eyes. Else it comes
+    back: TargetUnreachable. UsageError when it is nowhere."""
+    artifact = find(store, submission)
+    if artifact is None:
+        raise UsageError(f"nobody knows a submission {submission}; `evalfleet list` shows what was started here")
+    if ran or not store.exists(f"{artifact}/summary.json"):
+        raise TargetUnreachable(f"the broker has lost {submission}; a scheduler puts it back on the books")
+    return Ended("unknown")
 
 
 def why_idle(ledger: Ledger, submission: str, meta: Meta) -> str:

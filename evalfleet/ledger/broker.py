@@ -105,11 +105,13 @@ class Broker:
             )
 
     @guarded
-    def open_epoch(self, *, mine: bool = False) -> None:
-        """Start an epoch, with its grace, where none is. `mine`: this command has just started this broker, so nobody
-        can hold a claim that it must wait for; it begins now, whatever a first heartbeat said."""
+    def open_epoch(self, *, mine: bool = False) -> int:
+        """Start an epoch, with its grace, where none is; when claims may begin in it (ms), which tells it from others.
+        `mine`: this command has just started this broker, so nobody can hold a claim that it must wait for; it begins
+        now, whatever a first heartbeat said."""
         now = self.now_ms()
         self.redis.set(f"{self.prefix}epoch", now if mine else now + GRACE_MS, nx=not mine)
+        return int(cast(bytes | None, self.redis.get(f"{self.prefix}epoch")) or 0)
 
     @guarded
     def grace_ms(self) -> int:

@@ -154,6 +154,27 @@ def test_work_goes_on_after_the_broker_was_away(tmp_path: Path, private_fleet: F
     assert not re.search("Traceback", fleet.logs())
 
 
+def test_a_broker_that_forgets_while_no_scheduler_lives_gets_everything_back(
+    tmp_path: Path, private_fleet: Fleet, broker: Broker
+) -> None:
+    """I1: the next scheduler finds the plan in the results store, and who watches sees nothing but a pause."""
+    fleet = private_fleet
+    tree = make_tree(tmp_path / "tree", nap=0.2)
+    fleet.server(tree)
+    first = fleet.scheduler("first")
+    fleet.worker("worker", "--concurrency", "2")
+    submission = fleet.submit(tree, "-j", "2")
+    watcher = fleet.start("watcher", "watch", submission)
+    until(lambda: len(calls(tree)) >= 2, fleet.logs)
+    first.kill()
+    with redis.Redis.from_url(broker.url) as client:
+        client.flushall()
+    watcher.await_line(f"has lost {submission}")
+    fleet.scheduler("second")
+    assert watcher.end(90) == 1
+    assert len(calls(tree)) == CALLS
+
+
 def test_a_broker_that_throws_keys_away_is_refused(tmp_path: Path, private_fleet: Fleet) -> None:
     """D08: by every part, at its start, with the setting's name."""
     folder = tmp_path / "evicting"

@@ -1,0 +1,55 @@
+"""What becomes of submissions that the broker has forgotten?
+
+What their schedulers drive goes back on the books at once (`dispatch`). What nobody drove at that moment, because its
+scheduler had died, too, is found where every plan is: in the results store. So each scheduler looks there at its start,
+when the broker comes back, and when it finds another epoch than it knew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from evalfleet.artifact import list_results, read_plan
+from evalfleet.errors import ProblemAnswer, StorageError, TargetUnreachable
+from evalfleet.ledger import Ledger
+from evalfleet.plan import Plan
+from evalfleet.results import ResultsStore
+from scheduler.submit import Opened, put_on_books
+
+log = logging.getLogger(__name__)
+
+Documents = Callable[[Plan], Sequence[Mapping[str, Any]]]
+"""A plan's evaluations as they stand. Raises PlatformError."""
+
+
+def reload_unfinished(ledger: Ledger, store: ResultsStore, documents: Documents) -> bool:
+    """Put back on the books what has begun, has no summary, and misses attempts on evaluations that still run.
+
+    False when the target did not say so of all of them: ask again. Raises what the ledger raises.
+    """
+    whole = True
+    for artifact in list_results(store):
+        if store.exists(f"{artifact}/summary.json"):
+            continue
+        try:
+            plan = read_plan(store, artifact)
+        except StorageError as problem:  # half made, or another evalfleet's: it must not hide the others
+            log.debug("passed over while looking for unfinished submissions: %s", problem)
+            continue
+        if ledger.meta(plan.id) is not None:
+            continue
+        try:
+            found = tuple(documents(plan))
+        except ProblemAnswer as unknown:  # of another server, or of one person's `eval` in the same folder
+            log.debug("%s is not ours to go on with: %s", plan.id, unknown)
+            continue
+        except TargetUnreachable as away:
+            log.warning("%s is unfinished, and its evaluations cannot be read: %s", plan.id, away)
+            whole = False
+            continue
+        if any(document["status"] == "running" for document in found):
+            log.warning("the broker does not know %s, which is unfinished: it goes back on the books", plan.id)
+            put_on_books(ledger, Opened(plan, found, True, ""), store)
+    return whole
