@@ -170,7 +170,7 @@ def test_when_redis_came_back_empty_holds_are_registered_again_and_nothing_is_cl
     assert claim(ledger, plan, 1, "a") is Claimed.CLAIMED
 
 
-def test_a_grading_is_one_workers_until_that_one_dies(ledger: Ledger) -> None:
+def test_a_grading_is_one_workers_until_the_reaper_has_counted_its_death(ledger: Ledger) -> None:
     plan = make_plan()
     ledger.add(plan, {})
     attempt = Attempt(0, 0, 0)
@@ -180,6 +180,8 @@ def test_a_grading_is_one_workers_until_that_one_dies(ledger: Ledger) -> None:
     assert ledger.claim_grade(plan.id, attempt, "a") == b"play"
     assert ledger.claim_grade(plan.id, attempt, "b") is None
     ledger.declare_dead("a")
+    assert ledger.claim_grade(plan.id, attempt, "b") is None, "a grader that kills its workers would never be counted"
+    assert ledger.reap(plan.id, 5) == ["0:0:0"]
     assert ledger.claim_grade(plan.id, attempt, "b") == b"play"
 
 
@@ -339,3 +341,14 @@ def test_what_a_late_worker_says_of_a_retired_submission_runs_out_with_it(ledger
     left = {key: ledger.redis.ttl(key) for key in ledger.redis.keys(f"{ledger.prefix}s:*")}
     assert left
     assert [key for key, ttl in left.items() if ttl < 0] == []
+
+
+def test_who_slept_through_a_resume_does_not_take_it_off_the_books(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    ledger.end(plan.id, "incomplete")
+    ledger.add(plan, {})
+    ledger.retire(plan.id)
+    assert ledger.submissions() == [plan.id]
+    assert ledger.plan(plan.id) == plan
+    assert ledger.redis.ttl(f"{ledger.prefix}s:{plan.id}:meta") == -1

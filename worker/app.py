@@ -128,7 +128,9 @@ def add_tasks(app: Celery, crew: Crew) -> None:
 
 def _stop_for_a_fault(crew: Crew, plan: str, task: str, error: Exception) -> None:
     """A bug of ours would be met by every worker again: the submission ends with it named, and can be resumed. Without
-    this a person sees only that nothing moves."""
+    this a person sees only that nothing moves. What breaks in a worker that leaves is none."""
+    if crew.stopping.is_set():
+        return
     reason = f"a fault of ours in {task}: {type(error).__name__}: {error} (the worker's log has the traceback)"
     try:
         crew.ledger.end(plan, "stopped", reason, FAULT)

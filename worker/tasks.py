@@ -83,7 +83,7 @@ class Crew:
         self._task_ended = threading.Condition()
         self._guard = threading.Lock()
         self._clients: dict[str | None, Client] = {}
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, tuple[str, Plan]] = {}
         self._aggregators: dict[str, Aggregator] = {}
         self._pool: GraderPool | None = None
         self._bundles: dict[str, Path] = {}
@@ -446,16 +446,18 @@ class Crew:
         return results_store(self.settings.require_results_url())
 
     def plan(self, submission: str) -> Plan | None:
-        """The plan by its id; kept, since plans never change (their concurrency does not count here)."""
+        """The plan by its id, kept: what is played never changes, and its limits only with a new edition (a resume)."""
+        edition = self.ledger.edition(submission)
         with self._guard:
-            plan = self._plans.get(submission)
-        if plan is None:
-            plan = self.ledger.plan(submission)
-            if plan is not None:
-                with self._guard:
-                    if len(self._plans) >= PLANS_KEPT:
-                        self._plans.clear()
-                    self._plans[submission] = plan
+            kept = self._plans.get(submission)
+        if kept is not None and kept[0] == edition:
+            return kept[1]
+        plan = self.ledger.plan(submission)
+        if plan is not None and edition is not None:
+            with self._guard:
+                if len(self._plans) >= PLANS_KEPT:
+                    self._plans.clear()
+                self._plans[submission] = edition, plan
         return plan
 
     def client(self, plan: Plan) -> Client:

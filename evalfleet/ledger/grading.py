@@ -38,8 +38,7 @@ class Grading(Broker):
     def claim_grade(self, submission: str, attempt: Attempt, inc: str) -> bytes | None:
         """The play to grade, if it is this worker's to grade now."""
         blob = self._scripts["claim_grade"](
-            keys=self._keys(submission, "epoch meta plays grading givenup judge"),
-            args=[str(attempt), inc, f"{self.prefix}i:"],
+            keys=self._keys(submission, "epoch meta plays grading givenup judge"), args=[str(attempt), inc]
         )
         return None if blob is None else zlib.decompress(cast(bytes, blob))
 

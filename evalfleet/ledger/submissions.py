@@ -71,7 +71,7 @@ class Submissions(Broker):
             pipe.hdel(
                 meta, "reason", "code", "completed", "paused", "draining", "note", "judge_failed", "judge_trouble"
             )
-            pipe.hset(meta, "progress_at", now)
+            pipe.hset(meta, mapping={"progress_at": now, "edition": uuid.uuid4().hex})
             if replay:
                 pipe.hset(meta, "replay", uuid.uuid4().hex)
             if done:
@@ -88,6 +88,12 @@ class Submissions(Broker):
     def plan(self, submission: str) -> Plan | None:
         blob = cast(bytes | None, self.redis.get(self._key(submission, "plan")))
         return None if blob is None else Plan.loads(zlib.decompress(blob))
+
+    @guarded
+    def edition(self, submission: str) -> str | None:
+        """Another one whenever the plan was put on the books anew: a resume may bring other limits."""
+        edition = cast(bytes | None, self.redis.hget(self._key(submission, "meta"), "edition"))
+        return None if edition is None else edition.decode()
 
     @guarded
     def submissions(self) -> list[str]:
@@ -168,13 +174,21 @@ class Submissions(Broker):
     @guarded
     def retire(self, submission: str, ttl_s: int = ENDED_TTL_S) -> None:
         """Nobody drives it any more. How it ended can be watched for a while, and records that nobody has written to
-        the artifact yet wait for a resume; the rest is in the artifact, and leaves."""
-        with self.redis.pipeline() as pipe:
+        the artifact yet wait for a resume; the rest is in the artifact, and leaves. Nothing happens to one that runs:
+        whoever says so has slept through its resume."""
+        meta = self._key(submission, "meta")
+
+        def put(pipe: Any) -> None:
+            running = pipe.hget(meta, "state") == b"running"
+            pipe.multi()
+            if running:
+                return
             pipe.delete(*self._keys(submission, " ".join(name for name in _NAMES if name not in _KEPT)))
             for name in _KEPT:
                 pipe.expire(self._key(submission, name), ttl_s)
             pipe.srem(f"{self.prefix}subs", submission)
-            pipe.execute()
+
+        self.redis.transaction(cast(Any, put), meta)
 
     @guarded
     def sweep(self, ttl_s: int = ENDED_TTL_S) -> int:

@@ -344,6 +344,16 @@ async def done(ended: Ended) -> Ended:
     return ended
 
 
+async def test_a_resume_with_other_limits_is_played_by_these_also_where_the_plan_is_known(stage: Stage) -> None:
+    stage.api.driver.script = lambda _turn, _sink: done(failed("server_lost"))
+    await stage.run()
+    assert len(stage.api.driver.turns) == 3
+    stage.ledger.end(stage.plan.id, "incomplete")
+    stage.ledger.add(replace(stage.plan, limits=replace(stage.plan.limits, tries=1)), {})
+    await stage.run()
+    assert len(stage.api.driver.turns) == 4
+
+
 async def test_conversations_take_no_more_than_their_places_so_that_grading_and_recording_have_theirs(
     tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

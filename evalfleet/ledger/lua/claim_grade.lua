@@ -1,5 +1,5 @@
 -- May this worker grade this attempt now?
--- KEYS: epoch meta plays grading givenup judge ; ARGV: attempt, incarnation, prefix of incarnation keys
+-- KEYS: epoch meta plays grading givenup judge ; ARGV: attempt, incarnation
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local epoch = redis.call('GET', KEYS[1])
@@ -10,8 +10,8 @@ if redis.call('HEXISTS', KEYS[5], ARGV[1]) == 1 or redis.call('EXISTS', KEYS[6])
   return false
 end
 local owner = redis.call('HGET', KEYS[4], ARGV[1])
-if owner and owner ~= ARGV[2] and redis.call('EXISTS', ARGV[3] .. owner) == 1 then
-  return false
+if owner and owner ~= ARGV[2] then
+  return false -- its owner is alive, or the reaper has yet to count it and take it back
 end
 local play = redis.call('HGET', KEYS[3], ARGV[1])
 if play then
