@@ -63,6 +63,17 @@ class GitRepo:
         for path in _paths(_git(self.root, "ls-files", "-z", "--others", "--exclude-standard", "--", ".")):
             yield path, False
 
+    def tracks(self, path: str) -> bool:
+        return bool(_git(self.root, "ls-files", "-z", "--cached", "--", f":(literal){path}"))
+
+    def ignores(self, path: str) -> bool:
+        """Whether git passes over a file that it does not track; the file need not be there."""
+        done = _run(self.root, "check-ignore", "--quiet", "--", path)
+        if done.returncode not in (0, 1):
+            said = done.stderr.decode("utf-8", "replace").strip()
+            raise UsageError(f"`git check-ignore` failed in {self.root}: {said or f'exit {done.returncode}'}")
+        return done.returncode == 0
+
     def changed_since_head(self) -> frozenset[str]:
         """Tracked paths whose content, kind or presence differs from HEAD, whatever the index says of them."""
         out = _git(

@@ -7,6 +7,7 @@ else a digest over them. Everything is read once, at the start of a command.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -66,6 +67,21 @@ def harness_files(config: TreeConfig) -> list[str]:
 def tree_commit(config: TreeConfig) -> str:
     """The 40 hex digits of S33."""
     return read_tree_version(config).commit
+
+
+def would_count(config: TreeConfig, path: Path) -> bool:
+    """Whether a file that a command is to write at `path` would be a harness file, and so move the commit."""
+    with contextlib.suppress(ValueError):  # outside of the tree
+        inside = path.resolve().relative_to(config.root.resolve()).as_posix()
+        if not _wanted(config)(inside):
+            return False
+        if config.harness is not None and config.harness.files is not None:
+            return True
+        repo = open_repo(config.root)
+        if repo is not None and repo.tracks(inside):
+            return True
+        return _is_source(inside) and not (repo is not None and repo.ignores(inside))
+    return False
 
 
 def read_tree_version(config: TreeConfig) -> TreeVersion:

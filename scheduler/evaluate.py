@@ -66,6 +66,11 @@ class Result:
     ended: Ended
     plan: Plan
 
+    @property
+    def ended_early(self) -> str:
+        """Why it stopped before its end, in words, or ""."""
+        return self.ended.reason if self.ended.state == "stopped" else ""
+
 
 def state_folder(config: TreeConfig, options: Options) -> Path:
     return (options.state or config.root / ".evalfleet").resolve()

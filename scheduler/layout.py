@@ -10,6 +10,7 @@ import contextlib
 import functools
 import io
 import os
+import re
 from collections.abc import Iterable
 from typing import TextIO
 
@@ -100,8 +101,9 @@ def write_lines(lines: Iterable[Text], stream: TextIO) -> None:
         emoji=False,
         width=_EVERYTHING if not terminal else None,
     )
+    in_actions = os.environ.get("GITHUB_ACTIONS") == "true"
     for line in lines:
-        console.print(line, soft_wrap=True)
+        console.print(_no_command(line) if in_actions else line, soft_wrap=True)
     text = _encodable(painted.getvalue(), getattr(stream, "encoding", None) or "utf-8")
     try:
         stream.write(text)
@@ -122,6 +124,18 @@ def duration(milliseconds: float) -> str:
         return f"{seconds:.1f}s"
     minutes, left = divmod(round(seconds), 60)
     return f"{minutes}m{left:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+_COMMAND = re.compile(r"^(\s*):(?=:)|#(?=#\[)")
+
+
+def _no_command(line: Text) -> Text:
+    """GitHub Actions obeys what a step prints: `::` at a line's start, `##[` anywhere. An agent must not give orders
+    there, so its text is shown with the sign as an escape."""
+    if "::" not in line.plain and "##[" not in line.plain:
+        return line
+    inert = _COMMAND.sub(lambda found: f"{found[1] or ''}\\u{ord(found[0][-1]):04x}", line.plain)
+    return line if inert == line.plain else Text(inert)
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from evalfleet.artifact import attempts_index, find, read_plan
+from evalfleet.artifact import Result, attempts_index, find, read_plan
 from evalfleet.checks.case import load_cases
 from evalfleet.contract.client import Client
 from evalfleet.plan import Attempt
@@ -17,7 +18,7 @@ from evalfleet.tree import TreeConfig, find_tree, read_tree_config
 from scheduler.embedded import Stack
 from scheduler.evaluate import Options, state_folder
 from scheduler.prepare import Prepared
-from scheduler.score import score
+from scheduler.score import Today, score
 from scheduler.show import choose, show
 from scheduler.submissions import Submission, Submissions
 from scheduler.summary import Summary, exit_code
@@ -100,20 +101,34 @@ def recorded_already(prepared: Prepared, options: Options) -> set[Attempt]:
     return {a for a in plan.all_attempts() if (plan.cases[a.case].name, plan.scenario(a).id, a.trial) in evidence}
 
 
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """An artifact scored again. `root`: the tree's folder; `today` judges single lines as the summary has them; None:
+    as recorded."""
+
+    summary: Summary
+    exit_code: int
+    root: Path
+    today: Today | None
+
+
 def score_artifact(
     text: str, tree: Path | None, results: Path | None, *, as_recorded: bool, allow_flaky: bool
-) -> tuple[Summary, int]:
+) -> Scored:
     """Score an artifact again (S32); runs nothing."""
     root = find_tree(tree or Path.cwd())
     result, _ = choose(text, None, results or read_tree_config(root).results_folder)
-    summary = score(result, None if as_recorded else load_cases(root), as_recorded=as_recorded)
-    return summary, exit_code(summary, allow_flaky=allow_flaky)
+    cases = None if as_recorded else load_cases(root)
+    summary = score(result, cases, as_recorded=as_recorded)
+    today = None if as_recorded else Today(result.plan, cases)
+    return Scored(summary, exit_code(summary, allow_flaky=allow_flaky), root, today)
 
 
 def show_artifact(
     text: str | None, key: str | None, trial: int | None, *, tree: Path | None, results: Path | None, stream: TextIO
-) -> None:
-    """Show an artifact; a single word that is no artifact is a scenario of the newest."""
+) -> Result:
+    """Show an artifact, and give it; a single word that is no artifact is a scenario of the newest."""
     folder = results or read_tree_config(find_tree(tree or Path.cwd())).results_folder
     result, scenario = choose(text, key, folder)
     show(result, stream, scenario=scenario, trial=trial)
+    return result

@@ -40,7 +40,7 @@ def summary_lines(summary: Summary, width: int | None) -> Iterator[Text]:
     yield Text()
     yield _counts(summary)
     for evaluation in summary.evaluations:
-        for index, part in enumerate(wrap(_rates(evaluation), None if width is None else width - 5)):
+        for index, part in enumerate(wrap(evaluation_rates(evaluation), None if width is None else width - 5)):
             yield Text("     " * (index > 0) + part)
     if summary.context_turns:
         yield Text(f"{_many(summary.context_turns, 'context turn')}: played and paid for, in no rate")
@@ -119,12 +119,12 @@ class _Row:
         self.case = clean(scenario.case)
         self.id = clean(scenario.scenario)
         self.verdict = WORDS[scenario.verdict]
-        self.count = _count(scenario)
+        self.count = scenario_count(scenario)
         self.time = "" if scenario.duration_ms is None else duration(scenario.duration_ms)
         self.words = clean("; ".join(_words(scenario)))
 
 
-def _count(scenario: ScenarioSummary) -> str:
+def scenario_count(scenario: ScenarioSummary) -> str:
     """`4 of 5` where attempts are missing (S18), else passed of several; nothing beside a single trial."""
     if scenario.missing:
         return f"{scenario.trials - len(scenario.missing)} of {scenario.trials}"
@@ -138,7 +138,7 @@ def _words(scenario: ScenarioSummary) -> Iterator[str]:
         which = f"trial {scenario.first_failure_trial}: " if scenario.trials > 1 else ""
         yield which + scenario.first_failure
     if scenario.elsewhere:
-        yield f"{_trials(scenario.elsewhere)} recorded elsewhere, no evidence here"
+        yield f"{trials_in_words(scenario.elsewhere)} recorded elsewhere, no evidence here"
     if scenario.was is not None:
         yield f"was {WORDS[scenario.was]}"
     if scenario.stale is not None:
@@ -180,7 +180,7 @@ def _counts(summary: Summary) -> Text:
     return line
 
 
-def _rates(evaluation: EvaluationSummary) -> str:
+def evaluation_rates(evaluation: EvaluationSummary) -> str:
     """The rates and what they stand on, with their bounds where attempts are missing (S18, S30)."""
     k = evaluation.k
     parts = [f"k={k}", f"pass@1 {_rate(evaluation.pass_at_1)}"]
@@ -216,10 +216,10 @@ def _missing_lines(scenario: ScenarioSummary) -> Iterator[str]:
     for attempt in scenario.missing:
         by_reason.setdefault(attempt.reason, []).append(attempt.trial)
     for reason, trials in by_reason.items():
-        yield f"  {clean(scenario.case)}/{clean(scenario.scenario)}  {_trials(trials)}  {clean(reason)}"
+        yield f"  {clean(scenario.case)}/{clean(scenario.scenario)}  {trials_in_words(trials)}  {clean(reason)}"
 
 
-def _trials(trials: Iterable[int]) -> str:
+def trials_in_words(trials: Iterable[int]) -> str:
     """`trial 3`, `trials 0–2, 7`."""
     runs: list[list[int]] = []
     for trial in sorted(trials):

@@ -79,6 +79,10 @@ class Today:
                     own = chosen.timeout if plan.timeout is None else plan.timeout
                     self._scenarios[key] = replace(chosen, timeout=own)
 
+    def scenario(self, case: str, scenario: str) -> Scenario | None:
+        """What a scenario is judged by; None where it is stale."""
+        return self._scenarios.get((case, scenario))
+
     def judged(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         """The line with today's outcome; as it is where there is nothing to judge, or it is stale."""
         key = (line["case"], line["scenario"])

@@ -72,7 +72,7 @@ class Scenario:
             raise ValueError(f"scenario {identity!r}: timeout cannot be {timeout!r}")
         if not isinstance(file, str) or not isinstance(line, int) or not isinstance(column, int):
             raise ValueError(f"scenario {identity!r}: place cannot be {place!r}")  # noqa: TRY004 - one error
-        places = document.get("expect_places") or [None] * len(expect)  # plans before 0.2 have none
+        places = document.get("expect_places") or [None] * len(expect)  # older plans have none
         if not isinstance(places, Sequence) or len(places) != len(expect):
             raise ValueError(f"scenario {identity!r}: expect_places cannot be {places!r}")
         return cls(

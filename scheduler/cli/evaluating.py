@@ -20,6 +20,7 @@ from scheduler.cli.flags import (
     Fresh,
     LeaveRunning,
     OnTarget,
+    Output,
     Quiet,
     Results,
     Scenarios,
@@ -31,11 +32,13 @@ from scheduler.cli.flags import (
     Verbose,
 )
 from scheduler.cli.output import (
+    deliver,
     drafts_of,
     log_level,
     options_of,
     prepared_of,
     print_result,
+    report_files,
     say,
     show_plan,
     show_result,
@@ -60,6 +63,7 @@ def eval_(
     commit: Commit = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", envvar="EVALFLEET_DRY_RUN", help="Say what would run.")] = False,
     as_json: AsJson = False,
+    output: Output = None,
     scenarios: Scenarios = None,
     leave_running: LeaveRunning = False,
     quiet: Quiet = False,
@@ -68,6 +72,7 @@ def eval_(
     """Run the tree's checks and say pass, flaky or fail."""
 
     log_level(verbose)
+    files = report_files(output)
     prepared = prepared_of(
         tree,
         select,
@@ -85,6 +90,8 @@ def eval_(
     )
     for warning in prepared.warnings:
         say(warning)
+    if files is not None:
+        files.outside_of_harness(prepared.config)
     if dry_run:
         return show_plan(prepared, options_of(state, results), files=False, as_json=as_json)
     from scheduler.evaluate import evaluate
@@ -93,7 +100,10 @@ def eval_(
     options = options_of(state, results, fresh=fresh, allow_flaky=allow_flaky, leave_running=leave_running)
     words = words_of(select, deselect, failed=failed)
     result = evaluate(prepared, options, make_reporter(sys.stderr, quiet=quiet), words=words)
-    return show_result(result, as_json=as_json)
+    code = show_result(result, as_json=as_json)
+    return deliver(
+        files, result.summary, code, root=prepared.config.root, allow_flaky=allow_flaky, ended=result.ended_early
+    )
 
 
 def validate(
@@ -169,6 +179,7 @@ def resume(
     results: Results = None,
     allow_flaky: AllowFlaky = False,
     as_json: AsJson = False,
+    output: Output = None,
     leave_running: LeaveRunning = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -184,7 +195,10 @@ def resume(
     from scheduler.submissions import Submissions
 
     log_level(verbose)
+    files = report_files(output)
     config = read_tree_config(find_tree(tree or Path.cwd()))
+    if files is not None:
+        files.outside_of_harness(config)
     options = options_of(state, results, allow_flaky=allow_flaky, leave_running=leave_running)
     known = Submissions(state_folder(config, options))
     record = known.find(submission) if submission else known.latest_unfinished()
@@ -194,8 +208,10 @@ def resume(
 
         started = f"{record.started_at[:19]}Z, {ago(record.started_at)}"
         say(f"{record.id} is {record.status} (started {started}); nothing was run")
-        return print_result(result.summary, result.exit_code, as_json=as_json)
-    return show_result(result, as_json=as_json)
+        code = print_result(result.summary, result.exit_code, as_json=as_json)
+    else:
+        code = show_result(result, as_json=as_json)
+    return deliver(files, result.summary, code, root=config.root, allow_flaky=allow_flaky, ended=result.ended_early)
 
 
 def cancel(

@@ -112,3 +112,14 @@ MetricsPort = Annotated[
     int | None, typer.Option("--metrics-port", envvar="EVALFLEET_METRICS_PORT", help="Prometheus metrics.")
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", envvar="EVALFLEET_FRESH", help="Start over, resume nothing.")]
+Output = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "-o",
+        "--output",
+        envvar="EVALFLEET_OUTPUT",
+        help="Write the result to a file, too: .json, .junit.xml or .md; again for more.",
+        show_default=False,
+        metavar="FILE",
+    ),
+]

@@ -19,6 +19,8 @@ from evalfleet.errors import EvalfleetError, OurFault, StorageError, UsageError
 if TYPE_CHECKING:
     from scheduler.evaluate import Options, Result
     from scheduler.prepare import Prepared
+    from scheduler.reports import ReportFiles
+    from scheduler.score import Today
     from scheduler.summary import Summary
 
 P = ParamSpec("P")
@@ -187,4 +189,49 @@ def print_result(summary: Summary, code: int, *, as_json: bool) -> int:
     with stdout_may_close():
         print_summary(summary, sys.stdout)
         sys.stdout.flush()
+    return code
+
+
+def report_files(output: list[Path] | None) -> ReportFiles | None:
+    """What `-o` asks for; what is wrong with it is told before anything runs."""
+    if not output:
+        return None
+    from scheduler.reports import ReportFiles
+
+    return ReportFiles(output)
+
+
+def deliver(
+    files: ReportFiles | None,
+    summary: Summary,
+    code: int,
+    *,
+    root: Path | None,
+    today: Today | None = None,
+    allow_flaky: bool = False,
+    ended: str = "",
+) -> int:
+    """Write the reports that were asked for, and what GitHub Actions reads. `root`: the tree's folder. The exit code:
+    another one than `code` only if that is 0 and a report could not be written."""
+    in_actions = os.environ.get("GITHUB_ACTIONS") == "true"
+    if files is None and not in_actions:
+        return code
+    from evalfleet.artifact import open_result
+    from scheduler.reports import github, report_of
+
+    try:
+        result = open_result(summary.artifact)
+        report = report_of(result, summary, code, today=today, allow_flaky=allow_flaky, ended=ended)
+        if in_actions:
+            for line in github.commands(report, root, os.environ):
+                print(line, file=sys.stderr, flush=True)  # noqa: T201 - never wrapped: GitHub reads it
+            try:
+                github.step_summary(report, os.environ)
+            except StorageError as error:
+                say(f"evalfleet: {error.message}")
+        if files is not None:
+            files.write(report)
+    except EvalfleetError as error:
+        say(f"evalfleet: {error.message}")
+        return code or error.exit_code
     return code

@@ -17,6 +17,7 @@ from scheduler.cli.flags import (
     Fresh,
     MetricsPort,
     OnTarget,
+    Output,
     Quiet,
     Scenarios,
     Select,
@@ -26,7 +27,18 @@ from scheduler.cli.flags import (
     Trials,
     Verbose,
 )
-from scheduler.cli.output import log_level, options_of, prepared_of, print_result, say, settings_of, tell, words_of
+from scheduler.cli.output import (
+    deliver,
+    log_level,
+    options_of,
+    prepared_of,
+    print_result,
+    report_files,
+    say,
+    settings_of,
+    tell,
+    words_of,
+)
 
 
 def server(context: typer.Context) -> int:
@@ -95,13 +107,16 @@ def watch(
     submission: Annotated[str, typer.Argument(help="Its id.")],
     allow_flaky: AllowFlaky = False,
     as_json: AsJson = False,
+    output: Output = None,
     quiet: Quiet = False,
 ) -> int:
     """Show how far a fleet's submission is, then its result."""
     from scheduler.progress import make_reporter
     from scheduler.watch import watch as follow
 
+    files = report_files(output)
     summary, code = follow(
         submission, settings_of(None), make_reporter(sys.stderr, quiet=quiet), allow_flaky=allow_flaky
     )
-    return print_result(summary, code, as_json=as_json)
+    code = print_result(summary, code, as_json=as_json)
+    return deliver(files, summary, code, root=None, allow_flaky=allow_flaky)

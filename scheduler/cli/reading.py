@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli.flags import AllowFlaky, AsJson, Results, State, Tree
-from scheduler.cli.output import options_of, print_result, say, tell
+from scheduler.cli.flags import AllowFlaky, AsJson, Output, Results, State, Tree
+from scheduler.cli.output import deliver, options_of, print_result, report_files, say, tell
 
 
 def list_(tree: Tree = None, state: State = None, as_json: AsJson = False) -> int:
@@ -43,12 +43,15 @@ def score(
     results: Results = None,
     allow_flaky: AllowFlaky = False,
     as_json: AsJson = False,
+    output: Output = None,
 ) -> int:
     """Score an artifact by today's rules; runs nothing."""
     from scheduler.manage import score_artifact
 
-    summary, code = score_artifact(result, tree, results, as_recorded=as_recorded, allow_flaky=allow_flaky)
-    return print_result(summary, code, as_json=as_json)
+    files = report_files(output)
+    scored = score_artifact(result, tree, results, as_recorded=as_recorded, allow_flaky=allow_flaky)
+    code = print_result(scored.summary, scored.exit_code, as_json=as_json)
+    return deliver(files, scored.summary, code, root=scored.root, today=scored.today, allow_flaky=allow_flaky)
 
 
 def show(
@@ -60,9 +63,18 @@ def show(
     ] = None,
     tree: Tree = None,
     results: Results = None,
+    output: Output = None,
 ) -> int:
     """Read an artifact: verdicts, then one trial's transcript."""
     from scheduler.manage import show_artifact
 
-    show_artifact(result, scenario, trial, tree=tree, results=results, stream=sys.stdout)
+    files = report_files(output)
+    opened = show_artifact(result, scenario, trial, tree=tree, results=results, stream=sys.stdout)
+    if files is not None:
+        from scheduler.reports import report_of
+        from scheduler.score import recorded
+        from scheduler.summary import exit_code
+
+        summary = recorded(opened)
+        files.write(report_of(opened, summary, exit_code(summary)))
     return 0

@@ -276,7 +276,7 @@ WHOLE: dict[str, Any] = {
 
 
 def test_a_plan_that_knows_no_places_of_assertions_is_read_too() -> None:
-    """Artifacts of 0.1 have none, and their scenarios are pointed at instead."""
+    """Older artifacts have none, and their scenarios are pointed at instead."""
     old = Scenario.from_json({key: value for key, value in WHOLE.items() if key != "expect_places"})
     assert old == Scenario.from_json(WHOLE)
     assert [item.place for item in old.expect] == [None]

@@ -1,0 +1,115 @@
+"""What is every report made of, and what does a scenario count as in all of them?
+
+A report says what the exit code says (S36): whoever reads the file alone must not come to another conclusion than
+whoever looks at the command. So each scenario *stands* in one way, decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from evalfleet.artifact import Result
+from evalfleet.checks.place import Place
+from evalfleet.checks.scenario import Scenario
+from evalfleet.checks.text import one_line
+from evalfleet.plan import Plan
+from scheduler.gate import lost
+from scheduler.score import Today
+from scheduler.summary import ScenarioSummary, Summary
+
+MOST_OF_A_SENTENCE = 2000
+"""Characters; the sentences that evalfleet makes are shorter, and an old artifact may hold anything."""
+
+
+class Standing(enum.Enum):
+    """PASSED: nothing to do (or flaky, where that is allowed). FAILED and ERROR lose the gate; an error comes first,
+    since whoever broke there is not the agent (S16). INCOMPLETE: attempts are missing and can be resumed (S18)."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A result with its evidence. `line(case, scenario, trial)` is the attempt's line as it is judged now, or None;
+    `scenario(case, scenario)` what it was judged by. `base_url`: a platform on which runs can be read, or None.
+    `ended`: why the command ended early, in words, or ""."""
+
+    summary: Summary
+    exit_code: int
+    plan: Plan
+    line: Callable[[str, str, int], Mapping[str, Any] | None]
+    scenario: Callable[[str, str], Scenario]
+    allow_flaky: bool = False
+    ended: str = ""
+
+    @property
+    def base_url(self) -> str | None:
+        return self.plan.target.base_url
+
+    def standing(self, scenario: ScenarioSummary) -> Standing:
+        if scenario.errors:
+            return Standing.ERROR
+        if lost(scenario, allow_flaky=self.allow_flaky):
+            return Standing.FAILED
+        return Standing.INCOMPLETE if scenario.verdict == "incomplete" else Standing.PASSED
+
+    def lines(self, scenario: ScenarioSummary) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+        """(trial, its line) for every trial; one line in memory at a time."""
+        for trial in range(scenario.trials):
+            yield trial, self.line(scenario.case, scenario.scenario, trial)
+
+    def file(self, case: str) -> str:
+        """The case's file from the tree's root."""
+        return next((planned.file for planned in self.plan.cases if planned.name == case), "")
+
+
+def report_of(
+    result: Result,
+    summary: Summary,
+    exit_code: int,
+    *,
+    today: Today | None = None,
+    allow_flaky: bool = False,
+    ended: str = "",
+) -> Report:
+    """The report of an artifact. `today` judges its lines anew, as it did for the summary; None: as recorded."""
+    planned = {(case.name, p.scenario.id): p.scenario for case in result.plan.cases for p in case.scenarios}
+
+    def line(case: str, scenario: str, trial: int) -> Mapping[str, Any] | None:
+        entry = result.index.entries.get((case, scenario, trial))
+        found = None if entry is None else result.index.line(entry)
+        return found if found is None or today is None else today.judged(found)
+
+    def scenario(case: str, id_: str) -> Scenario:
+        judged_by = None if today is None else today.scenario(case, id_)
+        return judged_by or planned[case, id_]
+
+    return Report(summary, exit_code, result.plan, line, scenario, allow_flaky, ended)
+
+
+def failures(scenario: Scenario, line: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
+    """(place, sentence) for each assertion that an attempt did not pass; where none of them is the reason (a timeout, a
+    scenario that was not played) the scenario's own place with the reason."""
+    meaning = line.get("meaning")
+    by_assertion = isinstance(meaning, Mapping) and meaning.get("meaning") == "result"
+    record = line.get("trial_record")
+    if isinstance(record, Mapping) and record.get("not_played"):
+        by_assertion = False
+    wanted = {"failed": False, "error": None}.get(str(line.get("outcome")), False)
+    found = False
+    for finding in (line.get("findings") or ()) if by_assertion else ():
+        if finding.get("passed") is wanted or finding.get("passed") is False:
+            index = finding.get("index")
+            known = isinstance(index, int) and 0 <= index < len(scenario.expect)
+            place = scenario.expect[index].place if known else None
+            found = True
+            sentence = f"{finding.get('kind')}: {finding.get('sentence')}"
+            yield place or scenario.place, one_line(sentence, MOST_OF_A_SENTENCE)
+    if not found:
+        yield scenario.place, one_line(str(line.get("reason") or "no reason was given"), MOST_OF_A_SENTENCE)
