@@ -29,6 +29,7 @@ from evalfleet.settings import Broker
 from scheduler.dispatch import Dispatcher, Ended
 from scheduler.drive import drive_to_end
 from scheduler.embedded import Endpoints, Stack
+from scheduler.enough import Enough
 from scheduler.evaluate import Options, Reporter, Result
 from scheduler.interrupt import Interrupts
 from scheduler.publisher import CeleryPublisher
@@ -121,7 +122,7 @@ class Conductor:
         publisher = CeleryPublisher(Broker.parse(self.endpoints.redis_url), self.ledger)
         try:
             return drive_to_end(
-                Dispatcher(self.ledger, plan, publisher, reload=reload),
+                Dispatcher(self.ledger, plan, publisher, reload=reload, enough=self._enough(plan)),
                 self.interrupts,
                 tick=lambda progress, note: self.reporter.progress(progress, total, note),
                 check=self.stack.check,
@@ -131,6 +132,10 @@ class Conductor:
             return Ended("stopped", error.message, type(error).__name__)
         finally:
             publisher.close()
+
+    def _enough(self, plan: Plan) -> Enough | None:
+        most = self.options.max_failures
+        return None if most is None else Enough(plan, most, allow_flaky=self.options.allow_flaky)
 
     async def _documents(self, plan: Plan) -> tuple[Mapping[str, Any], ...]:
         async with self._client() as client:

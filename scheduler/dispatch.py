@@ -61,7 +61,9 @@ class Ended:
 
 
 class Dispatcher:
-    """One submission's feeder. `reload` is called when Redis came back empty: it answers what is done by now."""
+    """One submission's feeder. `reload` is called when Redis came back empty: it answers what is done by now. `enough`
+    is asked before each feeding: a sentence is why nothing more is to be fed. It stands in `stopping` then, and whoever
+    drives ends the submission."""
 
     def __init__(
         self,
@@ -70,12 +72,15 @@ class Dispatcher:
         publisher: Publisher,
         *,
         reload: Callable[[], Mapping[Attempt, str]],
+        enough: Callable[[Ledger], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ledger = ledger
         self.plan = plan
         self.publisher = publisher
         self.reload = reload
+        self.enough = enough
+        self.stopping = ""
         self.clock = clock
         self.queue: deque[Conversation] = deque()
         self._queued: set[Conversation] = set()
@@ -104,6 +109,11 @@ class Dispatcher:
             return None
         if meta.state != "running":
             return self._ended(meta)
+        if self.enough is not None and not self.stopping:
+            self.stopping = self.enough(self.ledger)
+            if self.stopping:
+                self.ledger.drain(sub)
+                return None
         self.judge_trouble = meta.judge_trouble
         now = self.clock()
         if now >= self._reap_at:

@@ -1,7 +1,7 @@
-"""How is a submission driven to its end by one command, also when somebody presses Ctrl-C?
+"""How is a submission driven to its end by one command, also when somebody presses Ctrl-C, or enough has failed?
 
 `drive_to_end` runs the dispatcher, shows progress, and on a signal walks the steps of S38: feed nothing more, give runs
-in flight their 10 s, cancel them, wait for what is judged to be recorded.
+in flight their 10 s, cancel them, wait for what is judged to be recorded. The dispatcher's `stopping` walks them too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from evalfleet.errors import EvalfleetError
 from evalfleet.ledger import Ledger, Progress
 from scheduler.dispatch import Dispatcher, Ended, drive
+from scheduler.enough import STOPPED_BY
 from scheduler.interrupt import Interrupts
 
 IN_FLIGHT_S = 10.0
@@ -38,7 +39,7 @@ def drive_to_end(
     def on_tick(progress: Progress, note: str) -> bool:
         check()
         tick(progress, note)
-        return interrupts.first is not None
+        return interrupts.first is not None or bool(dispatcher.stopping)
 
     ended = drive(dispatcher, tick=on_tick)
     if ended.state != "left":
@@ -48,12 +49,14 @@ def drive_to_end(
 
 def _leave(dispatcher: Dispatcher, interrupts: Interrupts, tick: Tick, *, leave_running: bool) -> Ended:
     ledger, sub = dispatcher.ledger, dispatcher.plan.id
-    code = "leave_running" if leave_running else "interrupted"
-    reason = "interrupted"
+    stopping = dispatcher.stopping if interrupts.first is None else ""
+    code = "leave_running" if leave_running else STOPPED_BY if stopping else "interrupted"
+    reason = stopping or "interrupted"
     try:
         ledger.drain(sub)
         if not leave_running and interrupts.count < 2:
-            note = f"interrupted: waiting up to {IN_FLIGHT_S:.0f} s for runs in flight (again to leave at once)"
+            again = "Ctrl-C" if stopping else "again"
+            note = f"{reason}: waiting up to {IN_FLIGHT_S:.0f} s for runs in flight ({again} to leave at once)"
             _wait(ledger, sub, interrupts, IN_FLIGHT_S, lambda p: tick(p, note))
             if _completes(dispatcher):
                 return Ended("completed")

@@ -54,6 +54,7 @@ class Options:
     fresh: bool = False
     allow_flaky: bool = False
     leave_running: bool = False
+    max_failures: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

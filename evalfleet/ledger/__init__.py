@@ -21,7 +21,7 @@ Keys, all below one prefix (`ef:` unless set):
     s:<submission>:givenup   conversation or attempt → why nobody tries again before a resume
     s:<submission>:losses    conversation or attempt → workers it has cost
     s:<submission>:tries     conversation → the first try that this command made (S14)
-    s:<submission>:outcomes, :counts   for progress only
+    s:<submission>:outcomes, :counts   what this command judged: for progress, and for who stops after failures
     s:<submission>:judge     there while grading is paused for want of a judge, PX 30000 (S26)
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from evalfleet.ledger.broker import Broker, guarded, text
 from evalfleet.plan import Conversation
@@ -101,6 +102,23 @@ class Feeding(Broker):
             given_up=text(given_up),
             now_ms=clock[0] * 1000 + clock[1] // 1000,
         )
+
+    @guarded
+    def failures(self, submission: str) -> int:
+        """How many attempts this command has judged that did not pass."""
+        counts = cast(list[bytes | None], self.redis.hmget(self._key(submission, "counts"), ["failed", "error"]))
+        return sum(int(count) for count in counts if count is not None)
+
+    @guarded
+    def outcomes(self, submission: str) -> dict[str, str]:
+        """Attempt (as text) → outcome, of what this command has judged."""
+        return text(self._hgetall(submission, "outcomes"))
+
+    @guarded
+    def done(self, submission: str) -> dict[str, str]:
+        """Attempt (as text) → outcome, of what is recorded or being sent; `recorded` where the evaluation alone knows
+        how it went."""
+        return text(self._hgetall(submission, "done"))
 
     @guarded
     def progress(self, submission: str) -> Progress:

@@ -16,9 +16,11 @@ from scheduler.cli.flags import (
     Commit,
     Concurrency,
     Deselect,
+    ExitFirst,
     Failed,
     Fresh,
     LeaveRunning,
+    MaxFailures,
     OnTarget,
     Output,
     Quiet,
@@ -59,6 +61,8 @@ def eval_(
     state: State = None,
     fresh: Fresh = False,
     allow_flaky: AllowFlaky = False,
+    exit_first: ExitFirst = False,
+    max_failures: MaxFailures = None,
     target: OnTarget = False,
     commit: Commit = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", envvar="EVALFLEET_DRY_RUN", help="Say what would run.")] = False,
@@ -97,7 +101,14 @@ def eval_(
     from scheduler.evaluate import evaluate
     from scheduler.progress import make_reporter
 
-    options = options_of(state, results, fresh=fresh, allow_flaky=allow_flaky, leave_running=leave_running)
+    options = options_of(
+        state,
+        results,
+        fresh=fresh,
+        allow_flaky=allow_flaky,
+        leave_running=leave_running,
+        max_failures=1 if exit_first else max_failures,
+    )
     words = words_of(select, deselect, failed=failed)
     result = evaluate(prepared, options, make_reporter(sys.stderr, quiet=quiet), words=words)
     code = show_result(result, as_json=as_json)
@@ -178,6 +189,8 @@ def resume(
     state: State = None,
     results: Results = None,
     allow_flaky: AllowFlaky = False,
+    exit_first: ExitFirst = False,
+    max_failures: MaxFailures = None,
     as_json: AsJson = False,
     output: Output = None,
     leave_running: LeaveRunning = False,
@@ -199,7 +212,13 @@ def resume(
     config = read_tree_config(find_tree(tree or Path.cwd()))
     if files is not None:
         files.outside_of_harness(config)
-    options = options_of(state, results, allow_flaky=allow_flaky, leave_running=leave_running)
+    options = options_of(
+        state,
+        results,
+        allow_flaky=allow_flaky,
+        leave_running=leave_running,
+        max_failures=1 if exit_first else max_failures,
+    )
     known = Submissions(state_folder(config, options))
     record = known.find(submission) if submission else known.latest_unfinished()
     result = go_on(config, record, options, make_reporter(sys.stderr, quiet=quiet), commit=tree_commit(config))

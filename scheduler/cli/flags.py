@@ -18,6 +18,14 @@ def whole(text: str | int) -> int:
         raise typer.BadParameter(f"{text!r} is not a whole number") from None
 
 
+def from_one(text: str | int) -> int:
+    """A count of at least 1."""
+    number = whole(text)
+    if number < 1:
+        raise typer.BadParameter(f"{number} is less than 1")
+    return number
+
+
 def seconds(text: str | float) -> float:
     """A time limit, spelt as in case files (S5)."""
     try:
@@ -86,6 +94,20 @@ State = Annotated[
 ]
 AllowFlaky = Annotated[
     bool, typer.Option("--allow-flaky", envvar="EVALFLEET_ALLOW_FLAKY", help="A flaky scenario does not fail the run.")
+]
+ExitFirst = Annotated[
+    bool,
+    typer.Option("-x", "--exit-first", envvar="EVALFLEET_EXIT_FIRST", help="Stop after the first failed scenario."),
+]
+MaxFailures = Annotated[
+    int | None,
+    typer.Option(
+        "--max-failures",
+        envvar="EVALFLEET_MAX_FAILURES",
+        help="Stop after N failed scenarios; what is missing can be resumed.",
+        parser=from_one,
+        metavar="N",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", envvar="EVALFLEET_JSON", help="One JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", envvar="EVALFLEET_QUIET", help="No progress on stderr.")]

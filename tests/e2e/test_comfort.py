@@ -56,3 +56,20 @@ def test_deselect_and_timeout_are_part_of_what_is_asked(tree: Tree) -> None:
     assert suite["timeout"] == 1.0
     tree.run("eval", "--timeout", "soon").check(2, "'soon' is no time limit: write it like 300s, 5m")
     tree.run("eval", "--deselect", "*").check(2, "nothing is left to play")
+
+
+def test_s36_max_failures_stops_and_the_same_command_goes_on_to_the_next_failure(tree: Tree) -> None:
+    for name, text in (("a", GOOD), ("b", BAD), ("c", BAD), ("d", GOOD)):
+        tree.case(name, text)
+    first = tree.run("eval", "-x", "-j", "1", "--json").check(
+        1, "stopped: 1 scenario failed (b/one), and --max-failures is 1"
+    )
+    assert scored(first.document()) == {"a/one": "pass", "b/one": "fail", "c/one": "incomplete", "d/one": "incomplete"}
+    assert f"evalfleet resume {first.document()['submission']}" in first.err
+    played = tree.started()
+    assert played < 4
+    second = tree.run("eval", "-j", "1", environment={"EVALFLEET_MAX_FAILURES": "1"}).check(1, "(c/one)")
+    assert second.err.startswith("resuming ")
+    tree.run("eval", "--max-failures", "5").check(1, "4 scenarios: 2 pass, 2 fail")
+    assert tree.started() == 4
+    tree.run("resume", "--max-failures", "0").check(2, "0 is less than 1")

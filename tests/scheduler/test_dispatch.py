@@ -12,6 +12,7 @@ from evalfleet.errors import TargetUnreachable
 from evalfleet.ledger import JUDGE_ROW, Claimed, Ledger
 from evalfleet.plan import Attempt, Conversation, Plan
 from scheduler.dispatch import Dispatcher, Ended, drive
+from scheduler.enough import Enough
 from tests.test_ledger import make_plan
 
 
@@ -112,6 +113,27 @@ def test_a_submission_is_fed_to_its_end_and_then_completed_by_the_aggregator(sce
     assert sorted(c.trial for c in played) == [0, 1, 2]
     scene.ledger.end(scene.plan.id, "completed")
     assert scene.step() == Ended("completed", "", "", {})
+
+
+def test_s36_nothing_is_fed_any_more_when_enough_has_failed(scene: Scene) -> None:
+    """`--max-failures 1`: what is in flight goes on, and no further message is sent."""
+    enough = Enough(scene.plan, 1, allow_flaky=False)
+    scene.dispatcher = Dispatcher(
+        scene.ledger, scene.plan, scene.wire, reload=dict, enough=enough, clock=lambda: scene.now
+    )
+    scene.step()
+    first, second = scene.take(), scene.take()
+    scene.play(first)
+    assert (scene.step(), scene.dispatcher.stopping) == (None, "")
+    scene.wire.runs.clear()
+    scene.ledger.put_record(scene.plan.id, scene.plan.attempts(second)[0], b"{}", "failed")
+    scene.ledger.release(scene.plan.id, second, "w", played=True)
+    assert scene.step(60) is None
+    assert scene.dispatcher.stopping == "1 scenario failed (c/one), and --max-failures is 1"
+    assert scene.wire.runs == []
+    meta = scene.ledger.meta(scene.plan.id)
+    assert meta is not None
+    assert (meta.state, meta.draining) == ("running", True)
 
 
 def test_i1_a_new_dispatcher_goes_on_from_the_ledger_alone(scene: Scene) -> None:
