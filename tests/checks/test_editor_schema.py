@@ -104,6 +104,20 @@ def test_the_files_of_this_repository_that_are_accepted_are_valid(text: str) -> 
         VALID.validate(loaded_by_an_editor(text))
 
 
+BROKEN_ITEMS: list[object] = [
+    None, "no_error", {}, {"no_error": True, "final_answer_contains": "x"}, {"tool_caled": {"name": "t"}},
+    {"no_error": False}, {"no_error": 1}, {"tool_called": "t"}, {"tool_called": {}},
+    {"tool_called": {"name": "t", "arg": {}}}, {"tool_called": {"name": "t", "args": [1]}},
+    {"tool_called": {"name": ""}}, {"tool_called": {"name": "a\tb"}}, {"tool_not_called": {"name": None}},
+    {"tool_order": {"first": "t"}}, {"min_tool_calls": {"name": "t", "count": 0}},
+    {"max_tool_calls": {"name": "t", "count": -1}}, {"max_tool_calls": {"name": "t", "count": 1.5}},
+    {"max_tool_calls": {"name": "t", "count": "2"}}, {"result_contains": {"name": "t", "substring": " "}},
+    {"final_answer_contains": ""}, {"final_answer_contains": None}, {"final_answer_contains": ["a"]},
+    {"final_answer_max_chars": -1}, {"final_answer_max_chars": "x"}, {"hook_called": {"decision": "deny"}},
+    {"grader": {"name": "quality"}}, {"grader": {"name": "quality.a.b"}}, {"grader": {"name": ".a"}},
+    {"grader": {"name": "a/b.c"}}, {"grader": {"name": "quality._x"}}, {"grader": {"name": "quality.a-b"}},
+    {"grader": {"name": "a.b", "pass_below": "0.7"}}, {"grader": {"name": "a.b", "pass_below": True}},
+]  # fmt: skip
 Document = dict[str, Any]
 
 
@@ -142,23 +156,7 @@ BROKEN: list[tuple[str, Callable[[Document], object]]] = [
     ("a default that is none", lambda d: d.update(defaults={"user": "x"})),
     ("no assertion", lambda d: d["scenarios"][0].update(expect=[])),
     ("expect as a mapping", lambda d: d["scenarios"][0].update(expect={"no_error": True})),
-    *(
-        (f"an assertion {json.dumps(item)}", _adds(item))
-        for item in [
-            None, "no_error", {}, {"no_error": True, "final_answer_contains": "x"}, {"tool_caled": {"name": "t"}},
-            {"no_error": False}, {"no_error": 1}, {"tool_called": "t"}, {"tool_called": {}},
-            {"tool_called": {"name": "t", "arg": {}}}, {"tool_called": {"name": "t", "args": [1]}},
-            {"tool_called": {"name": ""}}, {"tool_called": {"name": "a\tb"}}, {"tool_not_called": {"name": None}},
-            {"tool_order": {"first": "t"}}, {"min_tool_calls": {"name": "t", "count": 0}},
-            {"max_tool_calls": {"name": "t", "count": -1}}, {"max_tool_calls": {"name": "t", "count": 1.5}},
-            {"max_tool_calls": {"name": "t", "count": "2"}}, {"result_contains": {"name": "t", "substring": " "}},
-            {"final_answer_contains": ""}, {"final_answer_contains": None}, {"final_answer_contains": ["a"]},
-            {"final_answer_max_chars": -1}, {"final_answer_max_chars": "x"}, {"hook_called": {"decision": "deny"}},
-            {"grader": {"name": "quality"}}, {"grader": {"name": "quality.a.b"}}, {"grader": {"name": ".a"}},
-            {"grader": {"name": "a/b.c"}}, {"grader": {"name": "quality._x"}}, {"grader": {"name": "quality.a-b"}},
-            {"grader": {"name": "a.b", "pass_below": "0.7"}}, {"grader": {"name": "a.b", "pass_below": True}},
-        ]
-    ),
+    *((f"an assertion {json.dumps(item)}", _adds(item)) for item in BROKEN_ITEMS),
 ]  # fmt: skip
 
 
