@@ -5,6 +5,8 @@ Nothing here raises for a bad file: every problem of every file comes back in on
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +41,23 @@ def parse_case(data: bytes, *, name: str, file: str) -> LoadedCases:
     Never raises for what the bytes hold. Bombs are refused while they are counted: time and memory stay in proportion
     to the file's size (A10).
     """
+    with _nothing_collected():
+        return _parsed(data, name, file)
+
+
+@contextlib.contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """All that is made while a file is read is kept until it is read: looking for garbage in it took half the time."""
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
+
+
+def _parsed(data: bytes, name: str, file: str) -> LoadedCases:
     try:
         source = Source.decode(file, data)
         root = compose(source)

@@ -21,7 +21,7 @@ from evalfleet.checks.source import RefusedError, Source
 MAX_DEPTH = 100
 """Levels of nesting, also through aliases."""
 
-MAX_NODES = 200_000
+MAX_NODES = 100_000
 """Nodes of a file, where an alias counts for all that it stands for."""
 
 _COMMENT = re.compile(r"(?:(?<=[\s\0])|\A)#[^\n\r]*")
