@@ -117,12 +117,18 @@ class PlannedTarget:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`tries` new tries for each command (S14), `losses` of workers before a conversation is given up, seconds without
-    progress (`stall`, I8), seconds a run may stay queued before it is cancelled (`queued`, S12)."""
+    progress (`stall`, I8), seconds a run may stay queued before it is cancelled (`queued`, S12).
+
+    `budget`: decimal text in the currency of the usage, over all commands; `max_time`: seconds for each command. When
+    one is reached nothing more is begun. None: no such limit.
+    """
 
     tries: int = 3
     losses: int = 5
     stall: int = 600
     queued: int = 600
+    budget: str | None = None
+    max_time: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +289,8 @@ class Plan:
                 "losses": self.limits.losses,
                 "stall": self.limits.stall,
                 "queued": self.limits.queued,
+                "budget": self.limits.budget,
+                "max_time": self.limits.max_time,
             },
             "scorer": {"id": self.scorer.id, "version": self.scorer.version},
             "infra_codes": list(self.infra_codes),
@@ -347,7 +355,14 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
         target=PlannedTarget(target["base_url"], target["harness_id"], target["machine_id"], target["harness"]),
         commit=str(document["commit"]),
         concurrency=int(document["concurrency"]),
-        limits=Limits(limits["tries"], limits["losses"], limits["stall"], limits["queued"]),
+        limits=Limits(
+            limits["tries"],
+            limits["losses"],
+            limits["stall"],
+            limits["queued"],
+            budget=limits.get("budget"),
+            max_time=limits.get("max_time"),
+        ),
         scorer=Scorer(document["scorer"]["id"], document["scorer"]["version"]),
         infra_codes=tuple(document["infra_codes"]),
         evaluations=tuple(

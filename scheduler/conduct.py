@@ -26,7 +26,7 @@ from evalfleet.ledger import Ledger
 from evalfleet.plan import Plan
 from evalfleet.results import FolderResults
 from evalfleet.settings import Broker
-from scheduler.dispatch import Dispatcher, Ended
+from scheduler.dispatch import Books, Dispatcher, Ended
 from scheduler.drive import drive_to_end
 from scheduler.embedded import Endpoints, Stack
 from scheduler.enough import Enough
@@ -74,6 +74,7 @@ class Conductor:
             summary,
             allow_flaky=self.options.allow_flaky,
             fault=ended.is_our_fault,
+            stopped=ended.is_by_limit,
             signal=self.interrupts.first if ended.state != "completed" else None,
         )
         try:
@@ -116,7 +117,7 @@ class Conductor:
         plan = opened.plan
         total = sum(1 for _ in plan.all_attempts())
 
-        def reload() -> dict[Any, str]:
+        def reload() -> Books:
             return books(plan, asyncio.run(self._documents(plan)), self.store)
 
         publisher = CeleryPublisher(Broker.parse(self.endpoints.redis_url), self.ledger)

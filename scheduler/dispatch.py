@@ -17,12 +17,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from evalfleet.errors import EvalfleetError, TargetUnreachable
-from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Meta, Progress, Snapshot
+from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Meta, Progress, Snapshot, Spent
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.telemetry import IN_FLIGHT, REAPED
+from scheduler.budget import notice, why_closed
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +56,22 @@ class Ended:
     given_up: Mapping[str, Mapping[str, Any]] | None = None
 
     @property
+    def is_by_limit(self) -> bool:
+        """Its budget or its time has stopped it: the command ends with 4 (S36)."""
+        return self.code == "max_time" or self.code.startswith("budget")
+
+    @property
     def is_our_fault(self) -> bool:
         """A bug of ours stopped it, or one of its conversations: the command ends with 70 (S36)."""
         return self.code == FAULT or any(why.get("code") == FAULT for why in (self.given_up or {}).values())
+
+
+class Books(NamedTuple):
+    """What is done already: attempt → outcome for all that is recorded, or in evidence and only has to be sent; and
+    what the chats in evidence have cost."""
+
+    done: Mapping[Attempt, str]
+    spent: Spent | None = None
 
 
 class Dispatcher:
@@ -71,7 +85,7 @@ class Dispatcher:
         plan: Plan,
         publisher: Publisher,
         *,
-        reload: Callable[[], Mapping[Attempt, str]],
+        reload: Callable[[], Books],
         enough: Callable[[Ledger], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -88,15 +102,17 @@ class Dispatcher:
         self._reconcile_at = 0.0
         self._moved_at = clock()
         self._seen: tuple[int, int, int] | None = None
+        self._deadline: int | None = None
         self.idle_reason = ""
         self.judge_trouble = ""
+        self.odd = ""
 
     @property
     def note(self) -> str:
         """What it waits for, for people; "" when all is well."""
         if self.judge_trouble:
             return f"grading is paused, the judge failed {JUDGE_ROW} times in a row: {self.judge_trouble}"
-        return self.idle_reason
+        return self.idle_reason or self.odd
 
     # -- one pass ---------------------------------------------------------------------------------------------------
 
@@ -114,7 +130,7 @@ class Dispatcher:
             if self.stopping:
                 self.ledger.drain(sub)
                 return None
-        self.judge_trouble = meta.judge_trouble
+        self.judge_trouble, self._deadline = meta.judge_trouble, meta.deadline
         now = self.clock()
         if now >= self._reap_at:
             self._reap_at = now + REAP_EVERY_S
@@ -124,12 +140,16 @@ class Dispatcher:
         if now >= self._reconcile_at:
             self._reconcile_at = now + RECONCILE_EVERY_S
             self._reconcile(self.ledger.snapshot(sub))
+            self.odd = notice(meta.budget, self.ledger.spent(sub))
         load = self.ledger.load(sub)
         IN_FLIGHT.labels(sub).set(load.claimed)
         if not meta.paused and not load.grace:  # a message would be dropped by its claim, and fed again
-            self._feed(meta.concurrency - load.claimed - load.published, load.waiting, meta.concurrency)
+            self._feed(load.most - load.claimed - load.published, load.waiting, meta.concurrency)
         if not self.queue and load.claimed == load.published == load.waiting == 0:
             return self._settle()
+        if load.closed and load.claimed == load.waiting == 0:  # what was sent and not begun will be refused
+            self._close(load.closed, meta)
+            return None
         self._watch_for_stall(load.claimed, load.published, load.waiting, meta)
         return None
 
@@ -208,14 +228,27 @@ class Dispatcher:
                 self.publisher.aggregate(sub)
             return None
         if any(str(a) in given_up or str(a.conversation) in given_up for a in missing):
-            if self.ledger.notes(sub, 1):
-                if self.publisher.queued("aggregate") == 0:
-                    self.publisher.aggregate(sub)  # what is known of them belongs in the artifact first
-                self._watch_for_stall(0, 0, 0, None)
+            if self._are_notes_waiting():
                 return None
             reasons = sorted({entry["reason"] for entry in given_up.values()})
             self.ledger.end(sub, "incomplete", "; ".join(reasons[:3]), "given_up")
         return None
+
+    def _close(self, code: str, meta: Meta) -> None:
+        """Its budget is used up, or its time: what is in flight has ended, the rest stays missing (S36: 4)."""
+        if not self._are_notes_waiting():
+            sub = self.plan.id
+            reason = why_closed(code, meta.budget, self.plan.limits.max_time, self.ledger.spent(sub))
+            self.ledger.end(sub, "stopped", reason, code)
+
+    def _are_notes_waiting(self) -> bool:
+        """What is known of missing attempts belongs in the artifact before the end."""
+        if not self.ledger.notes(self.plan.id, 1):
+            return False
+        if self.publisher.queued("aggregate") == 0:
+            self.publisher.aggregate(self.plan.id)
+        self._watch_for_stall(0, 0, 0, None)
+        return True
 
     def _ended(self, meta: Meta) -> Ended:
         IN_FLIGHT.labels(self.plan.id).set(0)
@@ -257,7 +290,8 @@ class Dispatcher:
         self.queue.clear()
         self._queued.clear()
         self.ledger.open_epoch()
-        self.ledger.add(self.plan, self.reload(), replay=True)
+        books = self.reload()
+        self.ledger.add(self.plan, books.done, spent=books.spent, deadline=self._deadline, replay=True)
         self._reconcile_at = 0.0
 
 

@@ -47,7 +47,8 @@ class Reporter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the flags of `eval` and `resume` say beside the selection."""
+    """What the flags of `eval` and `resume` say beside the selection. `budget` and `max_time`: a resume's, as written;
+    those of `eval` are in its plan."""
 
     state: Path | None = None
     results: Path | None = None
@@ -55,6 +56,8 @@ class Options:
     allow_flaky: bool = False
     leave_running: bool = False
     max_failures: int | None = None
+    budget: str | None = None
+    max_time: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -119,7 +122,10 @@ def resume(config: TreeConfig, record: Submission, options: Options, reporter: R
     artifact = find(store, record.id)
     if artifact is None:
         raise UsageError(f"{store.shown()} holds no artifact of {record.id}; --results DIR says where it is")
+    from scheduler.prepare import with_limits
+
     plan = read_plan(store, artifact)
+    plan = replace(plan, limits=with_limits(plan.limits, options.budget, options.max_time))
     submissions = Submissions(state_folder(config, options))
     if record.status != "running":
         from scheduler.dispatch import Ended

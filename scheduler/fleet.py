@@ -36,7 +36,7 @@ from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
 from evalfleet.telemetry import QUEUED, SUBMISSIONS, WORKERS, forget_submission, log_to_stderr, serve
 from scheduler.conduct import missing_reasons, with_harness
-from scheduler.dispatch import Dispatcher, Ended, drive
+from scheduler.dispatch import Books, Dispatcher, Ended, drive
 from scheduler.evaluate import Options, state_folder
 from scheduler.interrupt import Interrupts
 from scheduler.prepare import Prepared
@@ -247,7 +247,7 @@ class _Driver:
         total = sum(1 for _ in plan.all_attempts())
         log.info("driving %s: %d attempts, %d at once", plan.id, total, plan.concurrency)
 
-        def reload() -> dict[Any, str]:
+        def reload() -> Books:
             return books(plan, documents(self.settings, plan), store)
 
         def tick(_progress: Any, note: str) -> bool:
@@ -264,7 +264,7 @@ class _Driver:
             log.info("%s is left as it stands", plan.id)
             return
         summary = summarize_fleet(plan, store, documents(self.settings, plan), ended)
-        finish(store, plan.artifact, summary.stored(exit_code(summary)))
+        finish(store, plan.artifact, summary.stored(exit_code(summary, stopped=ended.is_by_limit)))
         ledger.retire(plan.id)
         why = f" ({ended.reason})" if ended.reason else ""
         log.info("%s is %s%s: %s, in %s", plan.id, ended.state, why, summary.verdict, plan.artifact)

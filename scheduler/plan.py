@@ -30,7 +30,6 @@ from evalfleet.plan import (
     Scorer,
     SuiteName,
 )
-from evalfleet.settings import Settings
 from evalfleet.tree import MAX_CONCURRENCY, TreeConfig, TreeVersion
 from scheduler.pins import Pin, make_pin, submission_id
 from scheduler.select import DRAFT, Selection
@@ -85,7 +84,7 @@ def build_plan(
     commit: str,
     graders: PlannedGraders | None,
     created_at: datetime,
-    settings: Settings | None = None,
+    limits: Limits | None = None,
     concurrency: int | None = None,
     generation: int = 0,
     baseline: str | None = None,
@@ -100,7 +99,6 @@ def build_plan(
     a concurrency out of range and for what the API would refuse. The evaluations have no ids yet
     (`Plan.with_evaluations`).
     """
-    settings = settings or Settings()
     open_runs = concurrency if concurrency is not None else config.eval.concurrency or DEFAULT_CONCURRENCY
     if not 1 <= open_runs <= MAX_CONCURRENCY:
         raise UsageError(f"--concurrency must be a whole number from 1 to {MAX_CONCURRENCY}, not {open_runs}")
@@ -127,7 +125,7 @@ def build_plan(
         target=target,
         commit=commit,
         concurrency=open_runs,
-        limits=Limits(settings.tries, settings.losses, settings.stall, settings.queued),
+        limits=limits or Limits(),
         scorer=SCORER,
         infra_codes=() if config.harness is None else config.harness.infra_codes,
         evaluations=evaluations,

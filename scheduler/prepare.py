@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from evalfleet.checks.case import Case, parse_case
+from evalfleet.checks.duration import seconds_of
 from evalfleet.errors import UsageError
 from evalfleet.graders.bundle import Bundle, build_bundle
 from evalfleet.graders.check import resolve_python
-from evalfleet.plan import Plan, PlannedGraders, PlannedTarget
+from evalfleet.money import read_amount
+from evalfleet.plan import Limits, Plan, PlannedGraders, PlannedTarget
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig, find_tree, read_tree_version
 from scheduler.pins import Pin, file_digests
@@ -80,13 +82,18 @@ def prepare(
     deselect: Sequence[str] = (),
     only: Collection[str] | None = None,
     timeout: float | None = None,
+    budget: str | None = None,
+    max_time: str | None = None,
 ) -> Prepared:
     """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong.
 
     `commit` pins a target's run to it instead of to the tree's (`--commit`, S33). `server`: the fleet's own, for a
-    submission that is handed to one. `deselect`, `only` and `timeout` as for `select`.
+    submission that is handed to one. `deselect`, `only` and `timeout` as for `select`; `budget` and `max_time` as they
+    were written.
     """
     settings = Settings.from_env(environment)
+    limits = Limits(settings.tries, settings.losses, settings.stall, settings.queued)
+    limits = with_limits(limits, budget, max_time)
     if concurrency is not None and concurrency < 1:
         raise UsageError(f"--concurrency must be a whole number from 1, not {concurrency}")
     found = check(
@@ -128,7 +135,7 @@ def prepare(
         commit=commit or version.commit,
         graders=graders,
         created_at=datetime.now(UTC),
-        settings=settings,
+        limits=limits,
         concurrency=concurrency,
         server=server,
         timeout=timeout,
@@ -143,6 +150,20 @@ def prepare(
         files=file_digests(config, selection, version),
         warnings=tuple(f"warning: {warning.render()}" for warning in found.warnings),
     )
+
+
+def with_limits(limits: Limits, budget: str | None, max_time: str | None) -> Limits:
+    """With what `--budget` and `--max-time` say; UsageError for what they cannot mean."""
+    flag, text = "--budget", budget or ""
+    try:
+        if budget is not None:
+            limits = replace(limits, budget=read_amount(budget))
+        flag, text = "--max-time", max_time or ""
+        if max_time is not None:
+            limits = replace(limits, max_time=int(seconds_of(max_time.strip())))
+    except ValueError as error:
+        raise UsageError(f"{flag} {text!r}: {error}") from error
+    return limits
 
 
 def _bundle(config: TreeConfig, cases: Sequence[Case]) -> Bundle | None:

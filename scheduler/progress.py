@@ -46,7 +46,8 @@ class PlainReporter:
         if self.quiet or now - self._shown_at < EVERY_S:
             return
         self._shown_at = now
-        self._line(f"{progress.recorded} of {total} recorded{_counts(progress)}; {progress.running} running")
+        running = f"{progress.running} running{_left(progress, total)}"
+        self._line(f"{progress.recorded} of {total} recorded{_counts(progress)}; {running}")
 
     def done(self) -> None:
         return
@@ -75,7 +76,7 @@ class LiveReporter:
         row = Table.grid(padding=(0, 1))
         words = Text(f"{progress.recorded}/{total}")
         words.append(_counts(progress))
-        words.append(f"; {progress.running} running")
+        words.append(f"; {progress.running} running{_left(progress, total)}")
         if note:
             words.append(f"  {note}", style="yellow")
         row.add_row(ProgressBar(total=max(total, 1), completed=progress.recorded, width=24), words)
@@ -92,6 +93,13 @@ def make_reporter(stream: TextIO, *, quiet: bool) -> PlainReporter | LiveReporte
     if quiet or not stream.isatty() or Console(file=stream).is_dumb_terminal:
         return PlainReporter(stream, quiet=quiet)
     return LiveReporter(stream)
+
+
+def _left(progress: Progress, total: int) -> str:
+    from scheduler.budget import left  # what it imports is imported while the parts boot
+
+    found = left(progress, total)
+    return "" if found is None else f"; {found}"
 
 
 def _counts(progress: Progress) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from evalfleet.artifact import AttemptsIndex, find, read_plan, write_plan
+from evalfleet.artifact import AttemptsIndex, find, open_artifact, read_plan, write_plan
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
 from evalfleet.errors import OperatorError, UsageError
@@ -20,6 +20,8 @@ from evalfleet.graders.bundle import Bundle
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Attempt, Plan
 from evalfleet.results import ResultsStore
+from scheduler.budget import spent_before
+from scheduler.dispatch import Books
 from scheduler.pins import Pin, evaluation_key
 from scheduler.plan import at_generation, evaluation_body
 from scheduler.submissions import Submission, Submissions, submission_of, why_not_resumed
@@ -137,8 +139,8 @@ def recorded_attempts(plan: Plan, documents: Sequence[Mapping[str, Any]]) -> Ite
                     yield attempt
 
 
-def books(plan: Plan, documents: Sequence[Mapping[str, Any]], store: ResultsStore) -> dict[Attempt, str]:
-    """Attempt → outcome for all that is recorded, or in evidence and only has to be sent."""
+def books(plan: Plan, documents: Sequence[Mapping[str, Any]], store: ResultsStore) -> Books:
+    """What is done, by the evaluations and the evidence; what it cost where a budget counts it."""
     done = dict.fromkeys(recorded_attempts(plan, documents), "recorded")
     index = AttemptsIndex(store, plan.artifact)
     index.refresh()
@@ -146,13 +148,17 @@ def books(plan: Plan, documents: Sequence[Mapping[str, Any]], store: ResultsStor
         entry = index.entries.get((plan.cases[attempt.case].name, plan.scenario(attempt).id, attempt.trial))
         if entry is not None and entry.verdict is not None:
             done[attempt] = entry.outcome
-    return done
+    if plan.limits.budget is None:
+        return Books(done)
+    still_open = {a.conversation for a in plan.all_attempts() if a not in done}
+    return Books(done, spent_before(plan, open_artifact(store, plan.artifact).lines(), still_open))
 
 
 def put_on_books(ledger: Ledger, opened: Opened, store: ResultsStore) -> None:
     """Hand the submission to dispatcher and workers. What only its judge failed is graded again, never played (S26)."""
     plan = opened.plan
-    if not ledger.add(plan, books(plan, opened.evaluations, store), replay=opened.resumed):
+    known = books(plan, opened.evaluations, store)
+    if not ledger.add(plan, known.done, spent=known.spent, replay=opened.resumed):
         return  # it runs
     index = AttemptsIndex(store, plan.artifact)
     index.refresh()

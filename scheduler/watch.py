@@ -47,6 +47,7 @@ def watch(submission: str, settings: Settings, reporter: Reporter, *, allow_flak
         summary,
         allow_flaky=allow_flaky,
         fault=ended is not None and ended.is_our_fault,
+        stopped=ended is not None and ended.is_by_limit,
         signal=interrupts.first if ended is None else None,
     )
     return summary, code

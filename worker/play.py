@@ -51,6 +51,8 @@ class Try:
     run_ids: list[str] = field(default_factory=list)
     reason: str | None = None
     usage: Mapping[str, Any] | None = None
+    is_over: bool = False
+    """Its chat has come to its end, and its usage was asked for."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -363,6 +365,7 @@ class Player:
         """One reading for the chat, awaited until final for a while, else marked as the estimate it is (S15)."""
         if not this.run_ids:
             return
+        this.is_over = True
         deadline = time.monotonic() + USAGE_WAIT_S
         pause = 0.1
         while True:

@@ -39,7 +39,7 @@ from evalfleet.graders.pool import (
     JudgeUnavailable,
     LlmAnswer,
 )
-from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger
+from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger, Reading
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import ResultsStore, results_store
 from evalfleet.settings import Settings
@@ -48,7 +48,7 @@ from worker.aggregate import Aggregator, aggregate
 from worker.evidence import Play, attempt_line, context_line, missing_line
 from worker.heartbeat import ANSWER_S, Heartbeat
 from worker.loop import LoopThread
-from worker.play import Draining, GaveUp, Played, Player, StopSubmission
+from worker.play import Draining, GaveUp, Played, Player, StopSubmission, Try
 
 log = logging.getLogger(__name__)
 
@@ -189,25 +189,35 @@ class Crew:
         attempts = plan.attempts(hold.conversation)
         end: GaveUp | bool = False  # True: it needs no further playing in this command; False: it is fed again
         claimed: Claimed | None = None
+        tries: list[Try] = []
+        began = time.monotonic()
         try:
             claimed = self.ledger.claim(plan.id, hold.conversation, attempts, self.heart.incarnation)
             CLAIMS.labels(claimed.value).inc()
             if claimed is Claimed.CLAIMED:
                 with CONVERSATION_SECONDS.time():
-                    end = self._play(plan, hold)
+                    end = self._play(plan, hold, tries)
         finally:
             # Whatever went wrong: a claim of a living worker that nobody plays would be waited for without end.
             mine = claimed in {None, Claimed.CLAIMED}
-            self.heart.give_back(hold, functools.partial(self._release, hold, end) if mine else None)
+            release = functools.partial(
+                Ledger.release,
+                submission=hold.submission,
+                conversation=hold.conversation,
+                inc=self.heart.incarnation,
+                played=bool(end),
+                gave_up=end.entry() if isinstance(end, GaveUp) else None,
+                readings=[Reading.of(t.number, t.usage) for t in tries if t.is_over],
+                played_ms=int(1000 * (time.monotonic() - began)),
+                attempts=len(attempts),
+            )
+            self.heart.give_back(hold, release if mine else None)
         if isinstance(end, GaveUp):
             self.publisher.aggregate(plan.id)
 
-    def _release(self, hold: Hold, end: GaveUp | bool, ledger: Ledger) -> None:
-        gave_up = end.entry() if isinstance(end, GaveUp) else None
-        ledger.release(hold.submission, hold.conversation, self.heart.incarnation, played=bool(end), gave_up=gave_up)
-
-    def _play(self, plan: Plan, hold: Hold) -> GaveUp | bool:
-        """True or what was given up when the conversation needs no further playing in this command."""
+    def _play(self, plan: Plan, hold: Hold, tries: list[Try]) -> GaveUp | bool:
+        """True or what was given up when the conversation needs no further playing in this command; `tries` takes
+        those that were made."""
         conversation = hold.conversation
         still_open = self.ledger.open_attempts(plan.id, plan.attempts(conversation))
         first_new = self.ledger.new_tries_from(plan.id, conversation)
@@ -231,6 +241,7 @@ class Crew:
             try:
                 return await player.play()
             finally:
+                tries.extend(player.tries)
                 for former in player.tries[:-1]:
                     RETRIES.labels(code_label(_code_of(former.reason))).inc()
 

@@ -21,6 +21,7 @@ Keys, all below one prefix (`ef:` unless set):
     s:<submission>:givenup   conversation or attempt → why nobody tries again before a resume
     s:<submission>:losses    conversation or attempt → workers it has cost
     s:<submission>:tries     conversation → the first try that this command made (S14)
+    s:<submission>:spent     conversation/try → what its chat cost, while it may be played again (billionths)
     s:<submission>:outcomes, :counts   what this command judged: for progress, and for who stops after failures
     s:<submission>:judge     there while grading is paused for want of a judge, PX 30000 (S26)
 """
@@ -33,15 +34,16 @@ from evalfleet.ledger.feeding import Feeding, Load, Progress, Snapshot
 from evalfleet.ledger.grading import JUDGE_PAUSE_MS, JUDGE_ROW, Grading, JudgeRow
 from evalfleet.ledger.liveness import HEARTBEAT_PX, Hold, Liveness
 from evalfleet.ledger.records import Records
+from evalfleet.ledger.spending import MIXED, Reading, Spending, Spent
 from evalfleet.ledger.submissions import ENDED_TTL_S, FAULT, Meta, Submissions
 
 __all__ = [
-    "ENDED_TTL_S", "FAULT", "GRACE_MS", "HEARTBEAT_PX", "JUDGE_PAUSE_MS", "JUDGE_ROW", "Claimed", "Hold", "JudgeRow",
-    "Ledger", "Load", "Meta", "Progress", "Snapshot", "connect",
+    "ENDED_TTL_S", "FAULT", "GRACE_MS", "HEARTBEAT_PX", "JUDGE_PAUSE_MS", "JUDGE_ROW", "MIXED", "Claimed", "Hold",
+    "JudgeRow", "Ledger", "Load", "Meta", "Progress", "Reading", "Snapshot", "Spent", "connect",
 ]  # fmt: skip
 
 
-class Ledger(Submissions, Liveness, Claims, Grading, Records, Feeding):
+class Ledger(Submissions, Liveness, Claims, Grading, Records, Feeding, Spending):
     """The shared books. Thread-safe; every method is one round trip unless it says otherwise.
 
     Raises `TargetUnreachable` when Redis does not answer within some seconds, `CredentialError` when it refuses our

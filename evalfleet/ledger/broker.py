@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -200,9 +201,13 @@ class Broker:
 
 
 def _sources() -> Iterator[tuple[str, str]]:
-    for file in resources.files("evalfleet.ledger").joinpath("lua").iterdir():
-        if file.name.endswith(".lua"):
-            yield file.name.removesuffix(".lua"), file.read_text(encoding="utf-8")
+    """Each script by name. One that begins with `-- with _name` has the functions of `_name.lua` before it."""
+    folder = resources.files("evalfleet.ledger").joinpath("lua")
+    files = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name.endswith(".lua")}
+    for name, source in files.items():
+        if not name.startswith("_"):
+            shared = re.findall(r"^-- with (_\w+)$", source, re.MULTILINE)
+            yield name.removesuffix(".lua"), "\n".join([*(files[f"{other}.lua"] for other in shared), source])
 
 
 def text(raw: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import orjson
 
 from evalfleet.givenup import entry
 from evalfleet.ledger.broker import Broker, guarded
+from evalfleet.ledger.spending import Reading
 from evalfleet.plan import Attempt, Conversation
 
 
@@ -45,17 +46,23 @@ class Claims(Broker):
         *,
         played: bool,
         gave_up: Mapping[str, Any] | None = None,
+        readings: Sequence[Reading] = (),
+        played_ms: int = 0,
+        attempts: int = 0,
     ) -> bool:
         """Give a claim back: `played` = all its scenarios are handed over or given up, else it is fed again.
 
         `gave_up`, an entry of `evalfleet.givenup`: nobody tries it again before a resume. False, and nothing is
-        changed, when the claim is not this worker's any more.
+        changed, when the claim is not this worker's any more. `readings`: what its chats cost; `played_ms` and
+        `attempts`: how long it took, and how many it holds.
         """
         reason = orjson.dumps(gave_up) if gave_up else b""
+        said = [str(conversation), inc, "done" if played else "return", reason, self._wake, submission]
+        paid = [part for r in readings for part in (r.number, "" if r.amount is None else r.amount, r.currency)]
         return bool(
             self._scripts["release"](
-                keys=self._keys(submission, "claims returned givenup meta"),
-                args=[str(conversation), inc, "done" if played else "return", reason, self._wake, submission],
+                keys=self._keys(submission, "claims returned givenup meta spent"),
+                args=[*said, played_ms, attempts, *paid],
             )
         )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from evalfleet.ledger.broker import Broker, guarded, text
+from evalfleet.ledger.spending import SPENT, Spent
 from evalfleet.plan import Conversation
 
 
@@ -34,6 +35,10 @@ class Load:
     """Attempts that await grading or recording."""
     grace: bool = False
     """Nothing may be claimed yet: Redis came back empty."""
+    most: int = 1
+    """How many may be claimed at once: the concurrency, less where a budget is nearly used up."""
+    closed: str = ""
+    """The code of what keeps any further conversation from being begun: `max_time`, `budget`…; "" if nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,11 @@ class Progress:
     running: int = 0
     waiting: int = 0
     given_up: int = 0
+    ended: int = 0
+    played: int = 0
+    played_ms: int = 0
+    """Conversations that this command has played to their end, the attempts in them, and how long they took in all."""
+    spent: Spent = field(default_factory=Spent)
 
 
 class Feeding(Broker):
@@ -52,14 +62,10 @@ class Feeding(Broker):
 
     @guarded
     def load(self, submission: str) -> Load:
-        with self.redis.pipeline(transaction=False) as pipe:
-            for name in ("claims", "published", "plays", "records"):
-                pipe.hlen(self._key(submission, name))
-            pipe.get(f"{self.prefix}epoch")
-            pipe.time()
-            claimed, published, plays, records, epoch, clock = pipe.execute()
-        grace = epoch is None or clock[0] * 1000 + clock[1] // 1000 < int(epoch)
-        return Load(claimed=claimed, published=published, waiting=plays + records, grace=grace)
+        claimed, published, waiting, grace, most, closed = cast(
+            list[Any], self._scripts["load"](keys=self._keys(submission, "epoch meta claims published plays records"))
+        )
+        return Load(claimed, published, waiting, bool(grace), most, closed.decode())
 
     @guarded
     def publish(self, submission: str, conversations: Sequence[Conversation]) -> None:
@@ -126,11 +132,16 @@ class Feeding(Broker):
             pipe.hgetall(self._key(submission, "counts"))
             for name in ("done", "claims", "plays", "records", "givenup"):
                 pipe.hlen(self._key(submission, name))
-            counts, done, claims, plays, records, given_up = pipe.execute()
+            pipe.hmget(self._key(submission, "meta"), "ended", "played", "played_ms", *SPENT)
+            counts, done, claims, plays, records, given_up, (ended, played, played_ms, *spent) = pipe.execute()
         return Progress(
             counts={k: int(v) for k, v in text(counts).items()},
             recorded=done,
             running=claims,
             waiting=plays + records,
             given_up=given_up,
+            ended=int(ended or 0),
+            played=int(played or 0),
+            played_ms=int(played_ms or 0),
+            spent=Spent.read(spent),
         )

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from evalfleet.ledger.broker import Broker, guarded
+from evalfleet.ledger.spending import SPENT, Spent
+from evalfleet.money import billionths
 from evalfleet.plan import Attempt, Plan
 
 FAULT = "fault"
@@ -16,9 +18,15 @@ FAULT = "fault"
 ENDED_TTL_S = 24 * 3600
 """How long an ended submission can still be watched."""
 
+_OF_A_COMMAND = (
+    "reason", "code", "completed", "paused", "draining", "note", "judge_failed", "judge_trouble", "ended",
+    "played", "played_ms",
+)  # fmt: skip
+"""Fields of `meta` that a resume begins without."""
+
 _NAMES = (
     "plan", "meta", "claims", "published", "returned", "plays", "grading", "records", "notes", "done", "givenup",
-    "losses", "tries", "outcomes", "counts", "hint", "judge",
+    "losses", "tries", "spent", "outcomes", "counts", "hint", "judge",
 )  # fmt: skip
 
 
@@ -41,6 +49,10 @@ class Meta:
     paused: bool = False
     draining: bool = False
     progress_at: int = 0
+    budget: int | None = None
+    """In billionths."""
+    deadline: int | None = None
+    """When its time is up (ms, Redis' clock)."""
     completed: frozenset[int] = frozenset()
     note: str = ""
     judge_trouble: str = ""
@@ -50,27 +62,44 @@ class Submissions(Broker):
     """From `add` to `forget`."""
 
     @guarded
-    def add(self, plan: Plan, done: Mapping[Attempt, str], *, replay: bool = False) -> bool:
+    def add(
+        self,
+        plan: Plan,
+        done: Mapping[Attempt, str],
+        *,
+        spent: Spent | None = None,
+        deadline: int | None = None,
+        replay: bool = False,
+    ) -> bool:
         """Put a plan on the books, with what is recorded (or in evidence) already; empties *given-up*.
 
-        `replay` asks the aggregator to send evidence that the evaluation does not hold yet. False for a submission that
-        is on the books and running: its workers know better what is done, so only its concurrency is changed.
+        `spent`: what the evidence says that its chats cost. `deadline` (ms, Redis' clock): when its time is up, where
+        it began before; else the plan's own limit counts from now. `replay` asks the aggregator to send evidence that
+        the evaluation does not hold yet. False for a submission that is on the books and running: its workers know
+        better what is done, so only its concurrency and limits are changed.
         """
         sub, meta = plan.id, self._key(plan.id, "meta")
 
         def put(pipe: Any) -> bool:
             running = pipe.hget(meta, "state") == b"running" and bool(pipe.sismember(f"{self.prefix}subs", sub))
+            known = int(pipe.hget(meta, "spent") or 0)
             pipe.multi()
             pipe.hset(meta, mapping={"state": "running", "concurrency": plan.concurrency})
+            pipe.hdel(meta, "budget", "deadline")
+            if limits:
+                pipe.hset(meta, mapping=limits)
+            if spent is not None and spent.amount > known:  # else the books know of more than the evidence
+                pipe.hset(meta, mapping=dict(zip(SPENT, spent.fields(), strict=True)))
             if running:
                 return False
             pipe.set(self._key(sub, "plan"), zlib.compress(plan.dumps()))
             pipe.delete(
-                *self._keys(sub, "givenup losses tries notes done outcomes counts published returned hint judge")
+                *self._keys(sub, "givenup losses tries notes done outcomes counts published returned hint judge spent")
             )
-            pipe.hdel(
-                meta, "reason", "code", "completed", "paused", "draining", "note", "judge_failed", "judge_trouble"
-            )
+            pipe.hdel(meta, *_OF_A_COMMAND)
+            if spent is not None and spent.readings:
+                readings = {f"{c}/{n}": "" if amount is None else amount for (c, n), amount in spent.readings.items()}
+                pipe.hset(self._key(sub, "spent"), mapping=readings)
             pipe.hset(meta, mapping={"progress_at": now, "edition": uuid.uuid4().hex})
             if replay:
                 pipe.hset(meta, "replay", uuid.uuid4().hex)
@@ -82,6 +111,11 @@ class Submissions(Broker):
             return True
 
         now = self.now_ms()
+        limits: dict[str, int] = {}
+        if plan.limits.budget is not None:
+            limits["budget"] = billionths(plan.limits.budget) or 0
+        if plan.limits.max_time is not None:
+            limits["deadline"] = now + 1000 * plan.limits.max_time if deadline is None else deadline
         return bool(self.redis.transaction(cast(Any, put), meta, f"{self.prefix}subs", value_from_callable=True))
 
     @guarded
@@ -112,6 +146,8 @@ class Submissions(Broker):
             paused=raw.get("paused") == "1",
             draining=raw.get("draining") == "1",
             progress_at=int(raw.get("progress_at", "0")),
+            budget=int(raw["budget"]) if "budget" in raw else None,
+            deadline=int(raw["deadline"]) if "deadline" in raw else None,
             completed=frozenset(int(i) for i in raw.get("completed", "").split(",") if i),
             note=raw.get("note", ""),
             judge_trouble=raw.get("judge_trouble", ""),

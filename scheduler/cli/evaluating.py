@@ -13,6 +13,7 @@ import typer
 from scheduler.cli.flags import (
     AllowFlaky,
     AsJson,
+    Budget,
     Commit,
     Concurrency,
     Deselect,
@@ -21,6 +22,7 @@ from scheduler.cli.flags import (
     Fresh,
     LeaveRunning,
     MaxFailures,
+    MaxTime,
     OnTarget,
     Output,
     Quiet,
@@ -57,6 +59,8 @@ def eval_(
     timeout: Timeout = None,
     failed: Failed = False,
     deselect: Deselect = None,
+    budget: Budget = None,
+    max_time: MaxTime = None,
     results: Results = None,
     state: State = None,
     fresh: Fresh = False,
@@ -91,6 +95,8 @@ def eval_(
         on_target=target,
         results=results,
         commit=commit,
+        budget=budget,
+        max_time=max_time,
     )
     for warning in prepared.warnings:
         say(warning)
@@ -188,6 +194,8 @@ def resume(
     tree: Tree = None,
     state: State = None,
     results: Results = None,
+    budget: Budget = None,
+    max_time: MaxTime = None,
     allow_flaky: AllowFlaky = False,
     exit_first: ExitFirst = False,
     max_failures: MaxFailures = None,
@@ -218,6 +226,8 @@ def resume(
         allow_flaky=allow_flaky,
         leave_running=leave_running,
         max_failures=1 if exit_first else max_failures,
+        budget=budget,
+        max_time=max_time,
     )
     known = Submissions(state_folder(config, options))
     record = known.find(submission) if submission else known.latest_unfinished()

@@ -84,6 +84,24 @@ Concurrency = Annotated[
         metavar="N",
     ),
 ]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        envvar="EVALFLEET_BUDGET",
+        help="Begin nothing more once so much is spent, over all resumes; exit 4.",
+        metavar="AMOUNT",
+    ),
+]
+MaxTime = Annotated[
+    str | None,
+    typer.Option(
+        "--max-time",
+        envvar="EVALFLEET_MAX_TIME",
+        help="Begin nothing more after so long, as in 30m; exit 4.",
+        metavar="DURATION",
+    ),
+]
 Results = Annotated[
     Path | None,
     typer.Option("--results", envvar="EVALFLEET_RESULTS", help="Where artifacts go.", show_default="evals/results"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from evalfleet.errors import TargetUnreachable
-from evalfleet.ledger import JUDGE_ROW, Claimed, Ledger
+from evalfleet.ledger import JUDGE_ROW, Claimed, Ledger, Reading
 from evalfleet.plan import Attempt, Conversation, Plan
-from scheduler.dispatch import Dispatcher, Ended, drive
+from scheduler.dispatch import Books, Dispatcher, Ended, drive
 from scheduler.enough import Enough
 from tests.test_ledger import make_plan
 
@@ -50,7 +51,9 @@ class Scene:
         self.live("w")
 
     def another(self) -> Dispatcher:
-        return Dispatcher(self.ledger, self.plan, self.wire, reload=lambda: self.reloaded, clock=lambda: self.now)
+        return Dispatcher(
+            self.ledger, self.plan, self.wire, reload=lambda: Books(self.reloaded), clock=lambda: self.now
+        )
 
     def live(self, *workers: str) -> None:
         for worker in workers:
@@ -119,7 +122,7 @@ def test_s36_nothing_is_fed_any_more_when_enough_has_failed(scene: Scene) -> Non
     """`--max-failures 1`: what is in flight goes on, and no further message is sent."""
     enough = Enough(scene.plan, 1, allow_flaky=False)
     scene.dispatcher = Dispatcher(
-        scene.ledger, scene.plan, scene.wire, reload=dict, enough=enough, clock=lambda: scene.now
+        scene.ledger, scene.plan, scene.wire, reload=lambda: Books({}), enough=enough, clock=lambda: scene.now
     )
     scene.step()
     first, second = scene.take(), scene.take()
@@ -351,3 +354,43 @@ def test_driving_that_ends_for_a_full_broker_ends_the_submission_too(scene: Scen
 )
 def test_s36_a_bug_of_ours_is_told_from_trouble(ended: Ended, ours: bool) -> None:
     assert ended.is_our_fault is ours
+
+
+def test_s36_a_used_up_budget_ends_it_when_all_in_flight_has_ended(scene: Scene) -> None:
+    plan = replace(scene.plan, limits=replace(scene.plan.limits, budget="0.01"))
+    scene.plan = plan
+    scene.dispatcher = scene.another()
+    scene.ledger.end(plan.id, "stopped")
+    scene.ledger.add(plan, {})
+    scene.step()
+    first, second = scene.take(), scene.take()
+    scene.ledger.release(plan.id, first, "w", played=True, readings=[Reading(0, 20_000_000, "USD")])
+    for attempt in plan.attempts(first):
+        scene.ledger.put_record(plan.id, attempt, b"{}", "passed")
+    scene.ledger.confirm(plan.id, dict.fromkeys(plan.attempts(first), "passed"))
+    assert scene.step(10) is None
+    assert scene.wire.runs == [], "nothing more is begun"
+    scene.play(second)
+    assert scene.step() is None
+    ended = scene.step()
+    assert ended is not None
+    assert (ended.state, ended.code, ended.is_by_limit) == ("stopped", "budget", True)
+    assert "0.02 USD spent by 1 conversation, and --budget is 0.01" in ended.reason
+
+
+def test_a_budget_that_is_used_up_by_the_last_conversation_completes(scene: Scene) -> None:
+    plan = replace(scene.plan, limits=replace(scene.plan.limits, budget="0.03"))
+    scene.ledger.end(plan.id, "stopped")
+    scene.ledger.add(plan, {})
+    while scene.step() is None and (scene.wire.runs or scene.ledger.progress(plan.id).recorded < 6):
+        conversation = scene.take()
+        attempts = plan.attempts(conversation)
+        scene.ledger.release(plan.id, conversation, "w", played=True, readings=[Reading(0, 10_000_000, "USD")])
+        for attempt in attempts:
+            scene.ledger.put_record(plan.id, attempt, b"{}", "passed")
+        scene.ledger.confirm(plan.id, dict.fromkeys(attempts, "passed"))
+    assert scene.ledger.load(plan.id).closed == "budget"
+    scene.step()
+    meta = scene.ledger.meta(plan.id)
+    assert meta is not None
+    assert meta.state == "running", "the aggregator is about to complete it"

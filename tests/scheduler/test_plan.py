@@ -14,7 +14,6 @@ import pytest
 from evalfleet.checks.case import Case, parse_case
 from evalfleet.errors import UsageError
 from evalfleet.plan import Attempt, Limits, Plan, PlannedGraders, PlannedTarget
-from evalfleet.settings import Settings
 from evalfleet.tree import EvalConfig, HarnessConfig, TreeConfig, TreeVersion
 from scheduler.plan import (
     MAX_CASES,
@@ -127,7 +126,7 @@ def test_the_plan_carries_limits_concurrency_and_infra_codes() -> None:
         commit="c" * 40,
         graders=None,
         created_at=NOW,
-        settings=Settings(tries=2, losses=7, stall=60, queued=90),
+        limits=Limits(tries=2, losses=7, stall=60, queued=90),
     )
     assert (plan.limits, plan.concurrency, plan.infra_codes) == (Limits(2, 7, 60, 90), 20, ("proxy_down",))
     assert build().concurrency == 8

@@ -1,3 +1,4 @@
+-- with _room
 -- May this worker play this conversation now?  (I3, I6, I7)
 -- KEYS: epoch meta claims givenup done records plays published returned
 -- ARGV: conversation, incarnation, prefix of incarnation keys, attempt...
@@ -32,7 +33,7 @@ end
 if owner then
   return 'duplicate' -- its owner is alive, or the reaper has yet to take the claim back
 end
-if redis.call('HLEN', KEYS[3]) >= tonumber(redis.call('HGET', KEYS[2], 'concurrency')) then
+if redis.call('HLEN', KEYS[3]) >= (may_be_open(KEYS[2], now)) then
   redis.call('RPUSH', KEYS[9], ARGV[1])
   return 'full'
 end
