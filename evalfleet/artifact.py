@@ -13,9 +13,9 @@ What a line is, and which one counts: `evalfleet.evidence`.
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ from evalfleet.evidence import (
     append_segment,
     attempts_index,
     encode_document,
-    read_segments,
 )
+from evalfleet.places import Places, read_segments
 from evalfleet.plan import Plan
 from evalfleet.results import ARTIFACT_NAME, FolderResults, ResultsStore, results_store
 
@@ -111,26 +111,39 @@ def plan_order(plan: Plan) -> list[AttemptKey]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
 class Result:
-    """An artifact opened for reading. `place` is what a person opens; `damage` what could not be read of it."""
+    """An artifact opened for reading. `place` is what a person opens. Lines are looked at when they are asked for."""
 
-    plan: Plan
-    index: AttemptsIndex
-    place: str
-    damage: tuple[Damage, ...]
-    summary: Mapping[str, Any] | None
-    """`summary.json` as it was written at the end, if it was."""
+    def __init__(
+        self, store: ResultsStore, name: str, plan: Plan, summary: Mapping[str, Any] | None, damage: Sequence[Damage]
+    ) -> None:
+        self.store = store
+        self.name = name
+        self.plan = plan
+        self.place = store.shown(name)
+        self.summary = summary
+        """`summary.json` as it was written at the end, if it was."""
+        self._damage = tuple(damage)
+        self._damaged_lines: list[Damage] = []
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """Where the lines are, by the files as they were at the first question."""
+        return Places(self.store, self.name, damaged=self._damaged_lines.append)
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """What could not be read of it."""
+        self.places  # noqa: B018  - reads every line
+        return (*self._damaged_lines, *self._damage)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """One line for each attempt that has one, and the context lines; streamed."""
-        return self.index.lines()
+        """One line for each attempt that has one, and the context lines; streamed, as often as it is asked for."""
+        return self.places.lines()
 
     def line(self, case: str, scenario: str, trial: int) -> dict[str, Any] | None:
         """One attempt's line, or the context's where it was played as that."""
-        key = (case, scenario, trial)
-        entry = self.index.entries.get(key) or self.index.context.get(key)
-        return None if entry is None else self.index.line(entry)
+        return self.places.line((case, scenario, trial))
 
 
 def open_result(path: str | Path) -> Result:
@@ -152,14 +165,12 @@ def open_result(path: str | Path) -> Result:
 def open_artifact(store: ResultsStore, artifact: str) -> Result:
     """Open an artifact of a store. StorageError for one that cannot be read."""
     damage: list[Damage] = []
-    index = AttemptsIndex(store, artifact, damaged=damage.append)
-    index.refresh()
     summary: Mapping[str, Any] | None = None
     try:
         summary = read_summary(store, artifact)
     except ValueError as problem:
         damage.append(Damage(store.shown(f"{artifact}/summary.json"), 1, str(problem)))
-    return Result(read_plan(store, artifact), index, store.shown(artifact), tuple(damage), summary)
+    return Result(store, artifact, read_plan(store, artifact), summary, damage)
 
 
 def read_summary(store: ResultsStore, artifact: str) -> Mapping[str, Any] | None:

@@ -26,6 +26,8 @@ EVIDENCE = frozenset({"passed", "failed", "error"})
 
 _SEGMENT = re.compile(r"(\d{6,})\.jsonl")
 MERGED = "trials.jsonl"
+MOST_TRIALS = 10_000
+"""A trial beyond, a hundred times what S5 allows, is damage: readers keep a few bytes for each trial up to the last."""
 _DEEPEST = 200
 _MOST_COLLISIONS = 100  # each is another aggregator with work in hand; one or two is all there ever are
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -123,19 +125,6 @@ def append_segment(store: ResultsStore, artifact: str, lines: Sequence[Mapping[s
     )
 
 
-def read_segments(
-    store: ResultsStore, artifact: str, *, damaged: Callable[[Damage], None] | None = None
-) -> Iterator[dict[str, Any]]:
-    """Every attempt's line, one for each attempt, and the context lines, in the order they were written.
-
-    Two passes over the files, one line in memory at a time. Lines that cannot be read are reported to `damaged` (else
-    to the log) and left out; so is the torn last line of a killed writer.
-    """
-    index = AttemptsIndex(store, artifact, damaged=damaged)
-    index.refresh()
-    return index.lines()
-
-
 def attempts_index(store: ResultsStore, artifact: str) -> dict[AttemptKey, IndexEntry]:
     """The scored attempts that have a line. A caller that asks again and again keeps an `AttemptsIndex`."""
     index = AttemptsIndex(store, artifact)
@@ -158,11 +147,7 @@ class AttemptsIndex:
         self._read: dict[int, int] = {}  # segment → its size when it was read
 
     def refresh(self) -> None:
-        sizes = _segments(self.store, self.artifact)
-        if 1 not in sizes:
-            merged = self.store.list(self.artifact).get(MERGED)
-            if merged is not None:  # somebody kept only the merged file: it stands for the segments before
-                sizes[0] = merged
+        sizes = segments_to_read(self.store, self.artifact)
         if 0 in self._read and self._read[0] != sizes.get(0):  # it was merged anew: all places in it moved
             self.entries.clear()
             self.context.clear()
@@ -199,20 +184,11 @@ class AttemptsIndex:
         return self.store.read_range(self._path(entry.segment), entry.offset, entry.length)
 
     def _path(self, segment: int) -> str:
-        return f"{self.artifact}/{MERGED}" if segment == 0 else _segment_path(self.artifact, segment)
+        return segment_file(self.artifact, segment)
 
     def _scan(self, segment: int) -> None:
-        path = self._path(segment)
-        offset = 0
-        with self.store.open(path) as file:
-            for count, raw in enumerate(file, 1):  # a binary file: ends lines at b"\n" and nowhere else (C01)
-                try:
-                    line = _decoded(raw)
-                except ValueError as problem:
-                    self._damaged(Damage(self.store.shown(path), count, str(problem)))
-                else:
-                    self._take(line, segment, offset, len(raw))
-                offset += len(raw)
+        for line, offset, length in readable_lines(self.store, self.artifact, segment, self._damaged):
+            self._take(line, segment, offset, length)
 
     def _take(self, line: Mapping[str, Any], segment: int, offset: int, length: int) -> None:
         key = (line["case"], line["scenario"], line["trial"])
@@ -244,7 +220,8 @@ def _wins(one: IndexEntry, other: IndexEntry) -> bool:
     return earlier if evident else not earlier
 
 
-def _decoded(raw: bytes) -> dict[str, Any]:
+def decode_line(raw: bytes) -> dict[str, Any]:
+    """The line; ValueError says in what it is none."""
     try:
         line = orjson.loads(raw)
     except orjson.JSONDecodeError as problem:
@@ -257,7 +234,46 @@ def _decoded(raw: bytes) -> dict[str, Any]:
     for name, wanted in (("case", str), ("scenario", str), ("trial", int), ("outcome", str)):
         if not isinstance(line.get(name), wanted) or isinstance(line[name], bool):
             raise ValueError(f"{name} is {line.get(name)!r}, expected {wanted.__name__}")  # noqa: TRY004
+    if not 0 <= line["trial"] < MOST_TRIALS:
+        raise ValueError(f"trial is {line['trial']}, expected 0 to {MOST_TRIALS - 1}")
     return line
+
+
+def readable_lines(
+    store: ResultsStore, artifact: str, segment: int, damaged: Callable[[Damage], None]
+) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """(line, offset, length) of what can be read in a segment."""
+    path = segment_file(artifact, segment)
+    for count, (raw, offset) in enumerate(raw_lines(store, path), 1):
+        try:
+            line = decode_line(raw)
+        except ValueError as problem:
+            damaged(Damage(store.shown(path), count, str(problem)))
+        else:
+            yield line, offset, len(raw)
+
+
+def raw_lines(store: ResultsStore, path: str) -> Iterator[tuple[bytes, int]]:
+    """Every line as it stands, with its line feed, and where it begins."""
+    offset = 0
+    with store.open(path) as file:
+        for raw in file:  # a binary file: ends lines at b"\n" and nowhere else (C01)
+            yield raw, offset
+            offset += len(raw)
+
+
+def segment_file(artifact: str, segment: int) -> str:
+    return f"{artifact}/{MERGED}" if segment == 0 else _segment_path(artifact, segment)
+
+
+def segments_to_read(store: ResultsStore, artifact: str) -> dict[int, int]:
+    """Segment → its size. 0 is the merged file, where somebody kept only that: it stands for the segments before."""
+    sizes = _segments(store, artifact)
+    if 1 not in sizes:
+        merged = store.list(artifact).get(MERGED)
+        if merged is not None:
+            sizes[0] = merged
+    return sizes
 
 
 def _segments(store: ResultsStore, artifact: str) -> dict[int, int]:

@@ -169,13 +169,13 @@ def _summarized(result: Result, lines: Iterable[Mapping[str, Any]]) -> Summary:
     attempts without any line are missing."""
     stored = result.summary or {}
     seconds = stored.get("seconds")
-    written = result.index.entries
+    written = result.places
     return summarize(
         result.plan,
-        chain(lines, (line for key, line in _elsewhere(stored) if key not in written)),
+        chain(lines, (line for key, line in _elsewhere(stored) if not written.has(key))),
         artifact=result.place,
         evaluations=_evaluations(stored),
-        reasons={key: reason for key, reason in _reasons(stored).items() if key not in written},
+        reasons={key: reason for key, reason in _reasons(stored).items() if not written.has(key)},
         seconds=seconds if isinstance(seconds, int | float) else None,
     )
 

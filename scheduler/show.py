@@ -92,7 +92,7 @@ def _wanted(result: Result, summary: Summary, scenario: str | None, trial: int |
         )
         raise UsageError(f"{result.place} holds no scenario {scenario}{hint}")
     case, _, id_ = scenario.partition("/")
-    trials = _trials(result, case, id_)
+    trials = result.places.trials(case, id_)
     if not trials:
         why = next(
             (s.missing[0].reason for s in summary.scenarios if (s.case, s.scenario) == (case, id_) and s.missing), ""
@@ -104,11 +104,6 @@ def _wanted(result: Result, summary: Summary, scenario: str | None, trial: int |
     if trial not in trials:
         raise UsageError(f"{scenario} has no trial {trial} in {result.place}; there are {', '.join(map(str, trials))}")
     return case, id_, trial
-
-
-def _trials(result: Result, case: str, scenario: str) -> list[int]:
-    keys = {*result.index.entries, *result.index.context}
-    return sorted(trial for name, id_, trial in keys if (name, id_) == (case, scenario))
 
 
 def _planned(plan: Plan, key: str) -> PlannedScenario | None:

@@ -82,8 +82,7 @@ def report_of(
     planned = {(case.name, p.scenario.id): p.scenario for case in result.plan.cases for p in case.scenarios}
 
     def line(case: str, scenario: str, trial: int) -> Mapping[str, Any] | None:
-        entry = result.index.entries.get((case, scenario, trial))
-        found = None if entry is None else result.index.line(entry)
+        found = result.places.attempt((case, scenario, trial))
         return found if found is None or today is None else today.judged(found)
 
     def scenario(case: str, id_: str) -> Scenario:
