@@ -48,6 +48,7 @@ class LastTime:
             "commit": None,
             "spend": Spend().document(),
             "evaluations": [],
+            "graders": [],
             "scenarios": [],
             "note": self.sentence,
         }

@@ -16,6 +16,7 @@ from evalfleet.checks.verdict import Rate
 from scheduler.layout import clean, duration, fit, pad, width_of, wrap, write_lines
 from scheduler.spend import Spend, plain
 from scheduler.summary import EvaluationSummary, ScenarioSummary, Summary
+from scheduler.tallies import GraderSummary
 
 STYLES = {"pass": "green", "flaky": "yellow", "fail": "bold red", "incomplete": "magenta"}
 WORDS = {"pass": "PASS", "flaky": "FLAKY", "fail": "FAIL", "incomplete": "INCOMPLETE"}
@@ -35,13 +36,15 @@ def print_summary(summary: Summary, stream: TextIO) -> None:
 
 
 def summary_lines(summary: Summary, width: int | None) -> Iterator[Text]:
-    """A line for each scenario, one for each evaluation, what else there is to know, and the last line."""
+    """A line for each scenario, one for each evaluation and grader, what else there is to know, and the last line."""
     yield from scenario_lines(summary.scenarios, width)
     yield Text()
     yield _counts(summary)
     for evaluation in summary.evaluations:
         for index, part in enumerate(wrap(evaluation_rates(evaluation), None if width is None else width - 5)):
             yield Text("     " * (index > 0) + part)
+    for grader in summary.graders:
+        yield Text(_grader(grader))
     if summary.context_turns:
         yield Text(f"{_many(summary.context_turns, 'context turn')}: played and paid for, in no rate")
     yield last_line(summary)
@@ -181,23 +184,42 @@ def _counts(summary: Summary) -> Text:
 
 
 def evaluation_rates(evaluation: EvaluationSummary) -> str:
-    """The rates and what they stand on, with their bounds where attempts are missing (S18, S30)."""
-    k = evaluation.k
-    parts = [f"k={k}", f"pass@1 {_rate(evaluation.pass_at_1)}"]
+    """The rates, each with its 95 % interval and, where attempts are missing, its bounds and what it stands on (S18,
+    S30)."""
+    k, of = evaluation.k, evaluation.scenarios
+    parts = [f"k={k}", f"pass@1 {_rate(evaluation.pass_at_1, of)}"]
     if k > 1:
-        parts += [f"pass@{k} {_rate(evaluation.pass_at_k)}", f"pass^{k} {_rate(evaluation.pass_hat_k)}"]
+        parts += [f"pass@{k} {_rate(evaluation.pass_at_k, of)}", f"pass^{k} {_rate(evaluation.pass_hat_k, of)}"]
     if evaluation.judge_score is not None:
         parts.append(f"score {evaluation.judge_score:.2f}")
     missing = f", {evaluation.missing} missing" if evaluation.missing else ""
-    parts.append(f"({_many(evaluation.scenarios, 'scenario')}, {_many(evaluation.recorded, 'attempt')}{missing})")
+    parts.append(f"({_many(of, 'scenario')}, {_many(evaluation.recorded, 'attempt')}{missing})")
     return _GAP.join(parts)
 
 
-def _rate(rate: Rate) -> str:
-    seen = "none" if rate.value is None else f"{rate.value:.2f}"
-    if not rate.missing or rate.low is None or rate.high is None:
-        return seen
-    return f"{rate.low:.2f}" if rate.low == rate.high else f"{seen} [{rate.low:.2f}–{rate.high:.2f}]"
+def _rate(rate: Rate, of: int) -> str:
+    """`0.75 [0.60–0.80] n=3 (0.30–0.95)`: value, bounds, scenarios behind it, interval."""
+    parts = ["none" if rate.value is None else f"{rate.value:.2f}"]
+    if rate.missing and rate.low is not None and rate.high is not None:
+        if rate.low == rate.high:  # whatever the missing give
+            return f"{rate.low:.2f}"
+        parts.append(f"[{rate.low:.2f}–{rate.high:.2f}]")
+        if rate.n and rate.n != of:
+            parts.append(f"n={rate.n}")
+    if rate.interval is not None:
+        parts.append(f"({rate.interval[0]:.2f}–{rate.interval[1]:.2f})")
+    elif rate.n and rate.low is not None:
+        parts.append("(too few)")
+    return " ".join(parts)
+
+
+def _grader(grader: GraderSummary) -> str:
+    """How a grader decided, over all trials that it was asked about."""
+    said = f"{clean(grader.name)}: passed {grader.passed} of {grader.answered}"
+    if grader.score is not None:
+        said += f", score {grader.score:.2f}" + (f" (n={grader.scored})" if grader.scored != grader.answered else "")
+    unanswered = grader.calls - grader.answered
+    return said + (f", {_many(unanswered, 'call')} without a decision" if unanswered else "")
 
 
 def _spent(spend: Spend) -> str:

@@ -6,7 +6,7 @@ are kept per chat, the best one wins, and the order they come in does not matter
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -56,15 +56,72 @@ class _Reading:
 
 
 class SpendCounter:
-    """Takes attempt lines in any order; memory is a reading for each chat."""
+    """Takes attempt lines in any order.
 
-    def __init__(self) -> None:
-        self._chats: dict[str, _Reading] = {}
+    `lines_of(case, trial)`: how many lines a conversation has. Its chats are no other conversation's (S8), so when all
+    of them are in, its readings are added up and let go: memory is a reading for each chat of the conversations that
+    are incomplete. Without it, for each chat.
+    """
+
+    def __init__(self, lines_of: Callable[[str, int], int] | None = None) -> None:
+        self._lines_of = lines_of
+        self._open: dict[tuple[str, int], _Conversation] = {}
+        self._closed: dict[str, int] = {}  # case → its conversations that are done, as bits
+        self._amounts: dict[str, Decimal] = {}
+        self._chat_tokens = 0
+        self._chats = 0
+        self._final = True
         self._calls = 0
         self._tokens = 0
         self._amount: Decimal | None = None
 
     def add(self, line: Mapping[str, Any]) -> None:
+        case, trial = line["case"], line["trial"]
+        if not self._closed.get(case, 0) >> trial & 1:
+            conversation = self._open.setdefault((case, trial), _Conversation())
+            conversation.add(line)
+            if self._lines_of is not None and len(conversation.scenarios) >= self._lines_of(case, trial):
+                self._closed[case] = self._closed.get(case, 0) | 1 << trial
+                self._settle(self._open.pop((case, trial)))
+        for answer in _mappings(line.get("graders")):
+            self._calls += _whole(answer.get("llm_calls"))
+            self._tokens += _whole(answer.get("llm_tokens"))
+            amount = _money(answer.get("llm_amount"))
+            if amount is not None:
+                self._amount = (self._amount or Decimal(0)) + amount
+
+    def total(self) -> Spend:
+        for key in list(self._open):
+            self._settle(self._open.pop(key))
+        return Spend(
+            amounts=dict(self._amounts),
+            tokens=self._chat_tokens,
+            chats=self._chats,
+            final=self._final,
+            judge_calls=self._calls,
+            judge_tokens=self._tokens,
+            judge_amount=self._amount,
+        )
+
+    def _settle(self, conversation: _Conversation) -> None:
+        for reading in conversation.chats.values():
+            self._amounts[reading.currency] = self._amounts.get(reading.currency, Decimal(0)) + reading.amount
+            self._chat_tokens += reading.tokens
+            self._chats += 1
+            self._final = self._final and reading.final
+
+
+class _Conversation:
+    """The best reading of each of its chats, and whose lines are in."""
+
+    __slots__ = ("chats", "scenarios")
+
+    def __init__(self) -> None:
+        self.chats: dict[str, _Reading] = {}
+        self.scenarios: set[str] = set()
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self.scenarios.add(line["scenario"])
         for usage in _usages(line):
             chat = str(usage.get("chat_id"))
             reading = _Reading(
@@ -74,27 +131,7 @@ class SpendCounter:
                 amount=_money(usage.get("amount")) or Decimal(0),
                 currency=str(usage.get("currency") or "USD"),
             )
-            self._chats[chat] = max(reading, self._chats.get(chat, reading))
-        for answer in _mappings(line.get("graders")):
-            self._calls += _whole(answer.get("llm_calls"))
-            self._tokens += _whole(answer.get("llm_tokens"))
-            amount = _money(answer.get("llm_amount"))
-            if amount is not None:
-                self._amount = (self._amount or Decimal(0)) + amount
-
-    def total(self) -> Spend:
-        amounts: dict[str, Decimal] = {}
-        for reading in self._chats.values():
-            amounts[reading.currency] = amounts.get(reading.currency, Decimal(0)) + reading.amount
-        return Spend(
-            amounts=amounts,
-            tokens=sum(reading.tokens for reading in self._chats.values()),
-            chats=len(self._chats),
-            final=all(reading.final for reading in self._chats.values()),
-            judge_calls=self._calls,
-            judge_tokens=self._tokens,
-            judge_amount=self._amount,
-        )
+            self.chats[chat] = max(reading, self.chats.get(chat, reading))
 
 
 def plain(amount: Decimal) -> str:

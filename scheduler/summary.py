@@ -6,25 +6,23 @@ they were read. Nothing here prints (see `scheduler.render`) or decides what is 
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from typing import Any
 
 from evalfleet.checks.verdict import (
-    CaseAttempts,
     Rate,
     ScenarioTally,
-    evaluation_rates,
     pass_at_1,
     pass_at_k,
     pass_hat_k,
 )
-from evalfleet.evidence import EVIDENCE, AttemptKey
+from evalfleet.evidence import AttemptKey
 from evalfleet.plan import Plan
 from scheduler.gate import exit_code
 from scheduler.spend import Spend, SpendCounter
+from scheduler.tallies import GraderLines, GraderSummary, ScenarioLines
 
 __all__ = [
     "EvaluationSummary",
@@ -122,6 +120,15 @@ class EvaluationSummary:
             "status": self.status,
             "pass_at_1": self.pass_at_1.value,
             "pass_hat_k": self.pass_hat_k.value,
+            "judge_score": self.judge_score,
+            "scenarios": self.scenarios,
+            "recorded": self.recorded,
+            "missing": self.missing,
+            "rates": {
+                "pass_at_1": self.pass_at_1.document(),
+                "pass_at_k": self.pass_at_k.document(),
+                "pass_hat_k": self.pass_hat_k.document(),
+            },
         }
 
 
@@ -138,6 +145,7 @@ class Summary:
     spend: Spend
     context_turns: int
     seconds: float | None = None
+    graders: tuple[GraderSummary, ...] = ()
 
     @property
     def missing(self) -> int:
@@ -161,6 +169,7 @@ class Summary:
             "commit": self.commit,
             "spend": self.spend.document(),
             "evaluations": [evaluation.document() for evaluation in self.evaluations],
+            "graders": [grader.document() for grader in self.graders],
             "scenarios": [scenario.document() for scenario in self.scenarios],
         }
 
@@ -170,21 +179,6 @@ class Summary:
         for shown, scenario in zip(document["scenarios"], self.scenarios, strict=True):
             shown["missing_attempts"] = {str(attempt.trial): attempt.reason for attempt in scenario.missing}
             shown["recorded_elsewhere"] = list(scenario.elsewhere)
-        for shown, evaluation in zip(document["evaluations"], self.evaluations, strict=True):
-            shown |= {
-                "scenarios": evaluation.scenarios,
-                "recorded": evaluation.recorded,
-                "missing": evaluation.missing,
-                "rates": {
-                    name: {"value": rate.value, "n": rate.n, "low": rate.low, "high": rate.high}
-                    for name, rate in (
-                        ("pass_at_1", evaluation.pass_at_1),
-                        ("pass_at_k", evaluation.pass_at_k),
-                        ("pass_hat_k", evaluation.pass_hat_k),
-                    )
-                },
-                "judge_score": evaluation.judge_score,
-            }
         return {"format": 1, **document, "context_turns": self.context_turns, "seconds": self.seconds}
 
 
@@ -199,16 +193,23 @@ def summarize(
 ) -> Summary:
     """The summary of a plan.
 
-    `lines`: attempt lines in any order; for an attempt that has several, evidence counts before missing, and the first
-    of equals. `evaluations`: documents of `GET /v2/evaluations/{id}`; those not given are known from the lines alone.
+    `lines`: attempt lines in any order, one for each attempt, as `Result.lines` has them; memory does not grow with
+    them. `evaluations`: documents of `GET /v2/evaluations/{id}`; those not given are known from the lines alone.
     `reasons`: why attempts without a line are missing. `artifact`: where a person finds it.
     """
-    spend = SpendCounter()
-    seen: dict[AttemptKey, _Seen] = {}
+    spend = SpendCounter(_lines_of(plan))
+    graders = GraderLines()
+    seen = {
+        (case.name, planned.scenario.id): ScenarioLines(planned.scenario.trials)
+        for case in plan.cases
+        for planned in case.scenarios
+        if planned.evaluation is not None
+    }
     for line in lines:
         spend.add(line)
-        if not line.get("context"):
-            _take(seen, line)
+        attempts = None if line.get("context") else seen.get((line["case"], line["scenario"]))
+        if attempts is not None and attempts.add(line):
+            graders.add(line)
     documents = {str(document["id"]): document for document in evaluations}
     found = [_Evaluation(plan, index, documents) for index in range(len(plan.evaluations))]
     scenarios = []
@@ -216,9 +217,8 @@ def summarize(
         for planned in case.scenarios:
             if planned.evaluation is not None:
                 id_, trials = planned.scenario.id, planned.scenario.trials
-                attempts = {n: seen[key] for n in range(trials) if (key := (case.name, id_, n)) in seen}
                 why = {n: reason for n in range(trials) if (reason := (reasons or {}).get((case.name, id_, n)))}
-                scenarios.append(found[planned.evaluation].scenario(case.name, id_, trials, attempts, why))
+                scenarios.append(found[planned.evaluation].scenario(case.name, id_, trials, seen[case.name, id_], why))
     return Summary(
         submission=plan.id,
         artifact=artifact,
@@ -229,54 +229,30 @@ def summarize(
         spend=spend.total(),
         context_turns=plan.context_turns(),
         seconds=seconds,
+        graders=graders.summaries(),
     )
+
+
+def _lines_of(plan: Plan) -> Callable[[str, int], int]:
+    """How many lines a conversation has, by case and trial: all up to the last scenario that wants this trial (S9)."""
+    counts: dict[str, list[int]] = {}
+    for case in plan.cases:
+        of_case = counts[case.name] = [0] * case.trials
+        for number, planned in enumerate(case.scenarios, 1):
+            if planned.evaluation is not None:
+                of_case[: planned.scenario.trials] = [number] * planned.scenario.trials
+
+    def lines_of(case: str, trial: int) -> int:
+        of_case = counts.get(case, [])
+        return of_case[trial] if trial < len(of_case) else 1
+
+    return lines_of
 
 
 def overall(verdicts: Iterable[str]) -> str:
     """`suite_verdict` for verdicts: a scenario that was recorded elsewhere has no tally."""
     words = set(verdicts) or {"incomplete"}
     return next(word for word in ("fail", "incomplete", "flaky", "pass") if word in words)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the summary keeps of a line."""
-
-    outcome: str
-    reason: str | None
-    duration_ms: int | None
-    score: Decimal | None
-    elsewhere: bool
-
-
-def _take(seen: dict[AttemptKey, _Seen], line: Mapping[str, Any]) -> None:
-    key = (line["case"], line["scenario"], line["trial"])
-    record = line.get("trial_record")
-    duration = record.get("duration_ms") if isinstance(record, Mapping) else None
-    new = _Seen(
-        outcome=line["outcome"] if line["outcome"] in EVIDENCE else "missing",
-        reason=line.get("reason"),
-        duration_ms=duration if isinstance(duration, int) else None,
-        score=_decimal(line.get("judge_score")),
-        elsewhere=line.get("recorded") == "elsewhere",
-    )
-    known = seen.get(key)
-    if known is None or (known.outcome == "missing" and new.outcome != "missing"):
-        seen[key] = new if known is None or not known.elsewhere else _elsewhere(new)
-    elif new.elsewhere:
-        seen[key] = _elsewhere(known)
-
-
-def _elsewhere(seen: _Seen) -> _Seen:
-    return _Seen(seen.outcome, seen.reason, seen.duration_ms, seen.score, elsewhere=True)
-
-
-def _decimal(value: Any) -> Decimal | None:
-    try:
-        number = Decimal(value) if isinstance(value, str | int) else None
-    except InvalidOperation:
-        return None
-    return number if number is not None and number.is_finite() else None
 
 
 @dataclass
@@ -287,7 +263,9 @@ class _Evaluation:
     index: int
     documents: Mapping[str, Mapping[str, Any]]
     tallies: list[ScenarioTally] = field(default_factory=list)
-    attempts: list[CaseAttempts] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    scored: int = 0
+    score_sum: Fraction = Fraction(0)
     unknown: bool = False
 
     def __post_init__(self) -> None:
@@ -295,46 +273,35 @@ class _Evaluation:
         self.cases = {case.get("key"): case for case in self.document.get("cases") or ()}
 
     def scenario(
-        self, case: str, id_: str, trials: int, attempts: Mapping[int, _Seen], why: Mapping[int, str]
+        self, case: str, id_: str, trials: int, lines: ScenarioLines, why: Mapping[int, str]
     ) -> ScenarioSummary:
-        known = {n: seen for n, seen in attempts.items() if seen.outcome in EVIDENCE and not seen.elsewhere}
         status, recorded = self._status(f"{case}/{id_}")
-        elsewhere = tuple(
-            n
-            for n in range(trials)
-            if n not in known
-            and ((n in attempts and attempts[n].elsewhere) or (recorded is not None and n in recorded))
-        )
-        missing = tuple(
-            MissingAttempt(n, why.get(n) or (attempts[n].reason if n in attempts else None) or NOT_PLAYED)
-            for n in range(trials)
-            if n not in known and n not in elsewhere
-        )
-        count = {word: sum(seen.outcome == word for seen in known.values()) for word in EVIDENCE}
-        tally = ScenarioTally(
-            passed=count["passed"], failed=count["failed"], errors=count["error"], missing=len(missing)
-        )
-        lost = next((n for n in sorted(known) if known[n].outcome != "passed"), None)
-        absent = missing[0] if missing else None
-        durations = [seen.duration_ms for seen in known.values() if seen.duration_ms is not None]
+        known = lines.known()
+        elsewhere = lines.elsewhere(recorded)
+        absent = sorted({*range(trials)} - {*known, *elsewhere})
+        missing = tuple(MissingAttempt(n, why.get(n) or lines.why(n) or NOT_PLAYED) for n in absent)
+        tally = ScenarioTally(lines.count("passed"), lines.count("failed"), lines.count("error"), len(missing))
+        first = lines.lost or ((missing[0].trial, missing[0].reason) if missing else (None, None))
         self.unknown = self.unknown or bool(elsewhere)
         self.tallies.append(tally)
-        self.attempts.append(CaseAttempts({}, {n: seen.score for n, seen in known.items()}))
+        self.files.append(case)
+        self.scored += lines.scored
+        self.score_sum += lines.score_sum
         return ScenarioSummary(
             case=case,
             scenario=id_,
             evaluation=self.index,
             trials=trials,
-            passed=count["passed"],
-            failed=count["failed"],
-            errors=count["error"],
+            passed=tally.passed,
+            failed=tally.failed,
+            errors=tally.errors,
             missing=missing,
             elsewhere=elsewhere,
-            unrecorded=() if recorded is None else tuple(n for n in sorted(known) if n not in recorded),
+            unrecorded=() if recorded is None else tuple(n for n in known if n not in recorded),
             verdict=VERDICT_OF_STATUS.get(status, "incomplete") if elsewhere else tally.verdict,
-            first_failure=known[lost].reason if lost is not None else absent.reason if absent else None,
-            first_failure_trial=lost if lost is not None else absent.trial if absent else None,
-            duration_ms=round(statistics.median(durations)) if durations else None,
+            first_failure=first[1],
+            first_failure_trial=first[0],
+            duration_ms=lines.duration_ms(),
         )
 
     def _status(self, key: str) -> tuple[str, frozenset[int] | None]:
@@ -348,8 +315,8 @@ class _Evaluation:
     def summary(self) -> EvaluationSummary:
         planned = self.plan.evaluations[self.index]
         missing = sum(tally.missing for tally in self.tallies)
-        rates = [rate(self.tallies) for rate in (pass_at_1, pass_at_k, pass_hat_k)]
-        score = evaluation_rates(planned.k, self.attempts).judge_score
+        rates = [pass_at_1(self.tallies, self.files), pass_at_k(self.tallies), pass_hat_k(self.tallies)]
+        score = float(self.score_sum / self.scored) if self.scored else None
         if self.unknown:  # the server alone knows how every attempt went
             metrics = self.document.get("metrics") or {}
             known = (metrics.get("pass_at_1"), None, metrics.get("pass_hat_k"))

@@ -121,10 +121,39 @@ class TestLines:
     def test_rates_stand_beside_what_they_rest_on(self) -> None:
         """S18, S30"""
         shown = plain(summary_lines(sample(), None))
-        assert "k=3  pass@1 0.56  pass@3 0.67  pass^3 0.33  (3 scenarios, 9 attempts)" in shown
-        assert "k=5  pass@1 0.75 [0.60–0.80]  pass@5 1.00  pass^5 0.00  (1 scenario, 4 attempts, 1 missing)" in shown
+        wanted = "pass@1 0.56 (too few)  pass@3 0.67 (0.21–0.94)  pass^3 0.33 (0.06–0.79)"
+        assert f"k=3  {wanted}  (3 scenarios, 9 attempts)" in shown
+        wanted = "pass@1 0.75 [0.60–0.80] (too few)  pass@5 1.00  pass^5 0.00"
+        assert f"k=5  {wanted}  (1 scenario, 4 attempts, 1 missing)" in shown
         assert "4 scenarios: 1 flaky, 1 fail, 1 incomplete" not in shown
         assert "4 scenarios: 1 pass, 1 flaky, 1 fail, 1 incomplete; 3 attempts ended in an error" in shown
+
+    def test_a_rate_that_stands_on_fewer_scenarios_than_there_are_says_so(self) -> None:
+        asked = plan({"tone": [scenario("a", trials=2), scenario("b", trials=2)]}, ks=[2])
+        shown = plain(summary_lines(summarize(asked, [line("a", 0), line("a", 1)], artifact=PLACE), None))
+        assert any("pass^2 1.00 [0.50–1.00] n=1 (0.21–1.00)" in row for row in shown)
+
+    def test_from_five_case_files_on_pass_at_1_has_an_interval(self) -> None:
+        asked = plan({name: [scenario("a")] for name in "abcdef"})
+        lines = [line("a", case=name, outcome="passed" if name < "d" else "failed") for name in "abcdef"]
+        shown = plain(summary_lines(summarize(asked, lines, artifact=PLACE), None))
+        assert "k=1  pass@1 0.50 (0.17–0.83)  (6 scenarios, 6 attempts)" in shown
+
+    def test_each_grader_has_its_means_and_what_they_stand_on(self) -> None:
+        """S30"""
+        asked = plan({"tone": [scenario("a", trials=3)]}, ks=[3])
+        answers = [
+            [{"name": "quality.brief", "kind": "answered", "passed": True, "score": 0.9}],
+            [
+                {"name": "quality.brief", "kind": "answered", "passed": False, "score": None},
+                {"name": "style.polite", "kind": "answered", "passed": True},
+            ],
+            [{"name": "quality.brief", "kind": "error", "passed": None, "score": None}],
+        ]
+        lines = [line("a", n, graders=graders) for n, graders in enumerate(answers)]
+        shown = plain(summary_lines(summarize(asked, lines, artifact=PLACE), None))
+        assert "quality.brief: passed 1 of 2, score 0.90 (n=1), 1 call without a decision" in shown
+        assert "style.polite: passed 1 of 1" in shown
         assert "4 context turns: played and paid for, in no rate" not in shown
 
     def test_context_turns_are_said(self) -> None:

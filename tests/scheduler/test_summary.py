@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from evalfleet.plan import Conversation
 from scheduler.gate import exit_code
 from scheduler.spend import SpendCounter
-from scheduler.summary import Summary, summarize
+from scheduler.summary import Summary, _lines_of, summarize
 from tests.scheduler.samples import SUBMISSION, line, plan, scenario, trial_record
 
 
@@ -76,15 +77,15 @@ class TestScenarios:
         assert found.duration_ms == 250
 
     def test_the_order_of_lines_changes_nothing(self) -> None:
-        asked = plan({"tone": [scenario("a", trials=3), scenario("b", trials=3)]}, ks=[3])
+        asked = plan({"tone": [scenario(id_, trials=3) for id_ in "abc"]}, ks=[3])
         lines = [
             *(
                 line(i, n, o, usage=usage(f"chat_{n}", 10 * n))
                 for i, n, o in itertools.product("ab", range(3), ["failed"])
             ),
-            line("a", 1, "missing", reason="old news"),
             line("b", 2, "passed", context=True),
-            line("a", 0, "missing", recorded="elsewhere"),
+            line("c", 0, "failed", recorded="elsewhere"),
+            line("c", 1, "missing", reason="server_lost"),
             line("unheard-of", 0, "failed"),
         ]
         wanted = summarize(asked, lines, artifact="x")
@@ -238,14 +239,35 @@ class TestSpend:
         lines = [line("a", n, usage=usage(f"c{n}", 0, "0.0000001")) for n in range(3)]
         assert self.spent(*lines)["amount"] == "0.0000003"
 
+    def test_a_conversation_is_let_go_when_all_its_lines_are_in(self) -> None:
+        """Memory: readings are kept for incomplete conversations only."""
+        asked = plan({"tone": [scenario("a", trials=3), scenario("b", trials=1)], "facts": [scenario("a")]}, ks=[3])
+        lines_of = _lines_of(asked)
+        for number, case in enumerate(asked.cases):
+            for trial in range(case.trials):
+                assert lines_of(case.name, trial) == len(asked.steps(Conversation(number, trial)))
+        counter = SpendCounter(lines_of)
+        early, late = usage("c", 900, "9", final=False), usage("c", 100, "0.1")
+        counter.add(line("a", 0, usage=early))
+        assert len(counter._open) == 1
+        counter.add(line("b", 0, usage=late))
+        counter.add(line("a", 1, usage=usage("d", 1, "0.02")))
+        assert counter._open == {}
+        counter.add(line("a", 2, case="facts", usage=usage("e", 1, "0.003")))
+        assert counter.total().document()["amount"] == "0.123"
+
 
 class TestJson:
     def test_the_object_of_json_has_exactly_these_keys(self) -> None:
         document = summary_of(["passed"]).document(0)
         assert set(document) == {
-            *("verdict", "exit_code", "submission", "artifact", "commit", "spend", "evaluations", "scenarios")
+            *("verdict", "exit_code", "submission", "artifact", "commit", "spend", "evaluations", "graders"),
+            "scenarios",
         }
-        assert set(document["evaluations"][0]) == {"id", "k", "status", "pass_at_1", "pass_hat_k"}
+        assert set(document["evaluations"][0]) == {
+            *("id", "k", "status", "pass_at_1", "pass_hat_k", "judge_score", "scenarios", "recorded", "missing"),
+            "rates",
+        }
         assert list(document["scenarios"][0]) == [
             *("case", "scenario", "verdict", "trials", "passed", "failed", "errors", "missing", "first_failure"),
             "duration_ms",
@@ -257,7 +279,27 @@ class TestJson:
         assert stored["format"] == 1
         assert stored["seconds"] == 2.5
         assert stored["scenarios"][0]["missing_attempts"] == {"1": "not played yet"}
-        assert stored["evaluations"][0]["rates"]["pass_at_1"] == {"value": 1.0, "n": 1, "low": 0.5, "high": 1.0}
+        assert stored["evaluations"][0]["rates"]["pass_at_1"] == {
+            "value": 1.0,
+            "n": 1,
+            "missing": 1,
+            "low": 0.5,
+            "high": 1.0,
+            "interval": None,
+        }
+
+    def test_graders_stand_on_what_is_evidence_here(self) -> None:
+        """S30, S35: another run's verdict is not this trial's answer."""
+        answer = {"name": "q.a", "kind": "answered", "passed": True, "score": 0.25}
+        lines = [
+            line("a", 0, graders=[answer]),
+            line("a", 1, graders=[{**answer, "score": 0.75}]),
+            line("a", 2, graders=[answer], recorded="elsewhere"),
+            line("b", 0, graders=[answer], context=True),
+        ]
+        asked = plan({"tone": [scenario("a", trials=3), scenario("b", evaluation=None)]}, ks=[3])
+        [found] = summarize(asked, lines, artifact="").document(0)["graders"]
+        assert found == {"name": "q.a", "calls": 2, "answered": 2, "passed": 2, "scored": 2, "score": 0.5}
 
 
 class TestExitCode:

@@ -1,0 +1,163 @@
+"""What is kept of attempt lines while they go by?
+
+So little that an artifact of any size can be summed up: for each attempt how it ended, for each scenario and grader
+their sums, and the words of the first failure alone. Lines come in any order, one for each attempt.
+"""
+
+from __future__ import annotations
+
+import statistics
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Any
+
+from evalfleet.evidence import EVIDENCE
+
+_NO_LINE, _MISSING, _ELSEWHERE = 0, 1, 2
+_FARTHEST = 300
+"""Decimal places of a score to either side: one beyond is no score, and as an exact fraction it would fill memory."""
+_CODES = {"passed": 3, "failed": 4, "error": 5}
+
+
+class ScenarioLines:
+    """The lines of one scenario, from trial 0 to `trials` - 1; any beyond are nobody's attempt."""
+
+    __slots__ = ("_durations", "_states", "_why", "lost", "score_sum", "scored")
+
+    def __init__(self, trials: int) -> None:
+        self._states = bytearray(trials)
+        self._durations = array("q")
+        self._why: dict[int, str] = {}
+        self.lost: tuple[int, str | None] | None = None
+        """The first trial with evidence that did not pass, and why."""
+        self.scored = 0
+        self.score_sum = Fraction(0)
+
+    def add(self, line: Mapping[str, Any]) -> bool:
+        """Count a line. False if nothing of it counts: it is of no attempt, its attempt has had one, or the evaluation
+        holds another run for it."""
+        trial, outcome, reason = line["trial"], line["outcome"], line.get("reason")
+        if not 0 <= trial < len(self._states) or self._states[trial] != _NO_LINE:
+            return False
+        if line.get("recorded") == "elsewhere":
+            self._states[trial] = _ELSEWHERE
+            return False
+        if outcome not in EVIDENCE:
+            self._states[trial] = _MISSING
+            if reason is not None:
+                self._why[trial] = reason
+        else:
+            self._states[trial] = _CODES[outcome]
+            self._measure(line)
+            if outcome != "passed" and (self.lost is None or trial < self.lost[0]):
+                self.lost = (trial, reason)
+        return True
+
+    def count(self, outcome: str) -> int:
+        """Attempts with evidence that is ours."""
+        return self._states.count(_CODES[outcome])
+
+    def known(self) -> list[int]:
+        """Trials with evidence that is ours."""
+        return [trial for trial, state in enumerate(self._states) if state > _ELSEWHERE]
+
+    def elsewhere(self, recorded: frozenset[int] | None) -> tuple[int, ...]:
+        """Trials that the evaluation holds and we have no evidence of; `recorded`: what it holds, where that is known
+        (S35)."""
+        return tuple(
+            trial
+            for trial, state in enumerate(self._states)
+            if state == _ELSEWHERE or (state <= _MISSING and recorded is not None and trial in recorded)
+        )
+
+    def why(self, trial: int) -> str | None:
+        """What the line of a missing attempt says."""
+        return self._why.get(trial)
+
+    def duration_ms(self) -> int | None:
+        """The median."""
+        return round(statistics.median(self._durations)) if self._durations else None
+
+    def _measure(self, line: Mapping[str, Any]) -> None:
+        record = line.get("trial_record")
+        duration = record.get("duration_ms") if isinstance(record, Mapping) else None
+        if isinstance(duration, int) and abs(duration) < 2**62:
+            self._durations.append(duration)
+        score = _decimal(line.get("judge_score"))
+        if score is not None:
+            self.scored += 1
+            self.score_sum += Fraction(score)
+
+
+@dataclass(frozen=True, slots=True)
+class GraderSummary:
+    """One grader over all trials that it was asked about (S30). `answered` of `calls` gave a decision, `passed` of
+    these it passed; `score` is the mean of the `scored` answers that had one, None where there is none."""
+
+    name: str
+    calls: int
+    answered: int
+    passed: int
+    scored: int
+    score: float | None
+
+    def document(self) -> dict[str, Any]:
+        """The grader in `--json`."""
+        return {
+            "name": self.name,
+            "calls": self.calls,
+            "answered": self.answered,
+            "passed": self.passed,
+            "scored": self.scored,
+            "score": self.score,
+        }
+
+
+class GraderLines:
+    """The graders' answers, by name."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}  # calls, answered, passed, scored
+        self._sums: dict[str, Fraction] = {}
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        for answer in answers_of(line):
+            name = str(answer.get("name") or "")
+            counts = self._counts.setdefault(name, [0, 0, 0, 0])
+            counts[0] += 1
+            if answer.get("kind") != "answered":
+                continue
+            counts[1] += 1
+            counts[2] += answer.get("passed") is True
+            score = answer.get("score")
+            if isinstance(score, int | float) and not isinstance(score, bool):
+                counts[3] += 1
+                self._sums[name] = self._sums.get(name, Fraction(0)) + Fraction(Decimal(repr(score)))
+
+    def summaries(self) -> tuple[GraderSummary, ...]:
+        """By name."""
+        return tuple(
+            GraderSummary(name, calls, answered, passed, scored, float(self._sums[name] / scored) if scored else None)
+            for name, (calls, answered, passed, scored) in sorted(self._counts.items())
+        )
+
+
+def answers_of(line: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The graders' answers that a line holds, as far as they are any."""
+    graders = line.get("graders")
+    for answer in graders if isinstance(graders, Sequence) and not isinstance(graders, str) else ():
+        if isinstance(answer, Mapping):
+            yield answer
+
+
+def _decimal(value: Any) -> Decimal | None:
+    try:
+        number = Decimal(value) if isinstance(value, str | int) else None
+    except InvalidOperation:
+        return None
+    if number is None or not number.is_finite() or abs(number.adjusted()) > _FARTHEST:
+        return None
+    return number
