@@ -28,6 +28,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).resolve().parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
+# What a command says for GitHub Actions is tested on purpose, and must not happen by itself where the tests run there.
+for name in [name for name in os.environ if name.startswith("GITHUB_")]:
+    del os.environ[name]
+
 
 def _missing(service: str, setting: str, problem: str) -> None:
     message = f"{service} does not answer ({problem}); {setting} names another one"

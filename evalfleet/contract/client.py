@@ -130,6 +130,10 @@ class Client:
             f"GET {path}", await self._calls.get(path, {"cursor": cursor, "limit": limit}, deadline=deadline)
         )
 
+    def journal(self, run_id: str) -> AsyncGenerator[dict[str, Any], None]:
+        """The run's events as far as they are there, page by page; a run that goes on is not waited for."""
+        return self._calls.rows(f"/v2/runs/{_segment(run_id)}/events", {"limit": EVENT_PAGE_LIMIT})
+
     def list_runs(self, **filters: Any) -> AsyncGenerator[dict[str, Any], None]:
         """Runs, newest first: `status` (one or several), `harness_id`, `created_after`, `created_before`, `limit`."""
         return self._calls.rows("/v2/runs", filters)

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli.flags import AllowFlaky, AsJson, Output, Results, State, Tree
+from evalfleet.errors import UsageError
+from scheduler.cli.flags import AllowFlaky, AsJson, OnTarget, Output, Results, State, Tree
 from scheduler.cli.output import deliver, options_of, print_result, report_files, say, tell
 
 
@@ -77,4 +78,41 @@ def show(
 
         summary = recorded(opened)
         files.write(report_of(opened, summary, exit_code(summary)))
+    return 0
+
+
+def hook_trace(
+    run: Annotated[
+        str | None, typer.Argument(help="A run's id; none: the harness's newest. With --result also CASE/SCENARIO.")
+    ] = None,
+    result: Annotated[
+        str | None,
+        typer.Option("--result", envvar="EVALFLEET_RESULT", help="Read an artifact, not the server.", metavar="RESULT"),
+    ] = None,
+    trial: Annotated[
+        int | None,
+        typer.Option("--trial", envvar="EVALFLEET_TRIAL", help="With CASE/SCENARIO: which trial, from 0; default all."),
+    ] = None,
+    tree: Tree = None,
+    target: OnTarget = False,
+    results: Results = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say of each hook point whether it was reached, decided, failed."""
+    from evalfleet.tree import find_tree, read_tree_config
+    from scheduler.hook_trace import artifact_of, trace_artifact, trace_run
+
+    config = read_tree_config(find_tree(tree or Path.cwd()))
+    if result is not None:
+        trace = trace_artifact(artifact_of(result, config, results), run, trial)
+    else:
+        if trial is not None or (run is not None and "/" in run):
+            raise UsageError("a trial is looked up in an artifact: say which one with --result")
+        trace = trace_run(run, config, options_of(state, results), on_target=target)
+    if as_json:
+        tell(json.dumps(trace.document()))
+    else:
+        say(trace.of)
+        tell(trace.render())
     return 0
