@@ -6,6 +6,8 @@ visibility timeout and result backend carry no part of any argument (I3), so eve
 
 from __future__ import annotations
 
+import json
+import time
 from typing import Any
 
 from evalfleet.contract.tasks import QUEUE_OF, RUN_QUEUE
@@ -46,3 +48,20 @@ def celery_config(broker_url: str, *, prefix: str = "ef:") -> dict[str, Any]:
         "worker_redirect_stdouts": False,
         "enable_utc": True,
     }
+
+
+SENT_AT = "evalfleet_sent_at"
+
+
+def headers() -> dict[str, float]:
+    """What goes beside a message's payload: when it was sent (seconds since 1970, the sender's clock)."""
+    return {SENT_AT: time.time()}
+
+
+def sent_at(message: bytes) -> float | None:
+    """When a waiting message, as kombu keeps it, was sent; None for one that does not say."""
+    try:
+        at = json.loads(message)["headers"][SENT_AT]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return float(at) if isinstance(at, int | float) else None

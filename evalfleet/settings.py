@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from evalfleet.errors import CredentialError, SettingError
+from evalfleet.logs import FORMATS
 from evalfleet.tomlfields import url_fault
 
 VARIABLES: Final[Mapping[str, str]] = {
@@ -26,6 +27,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "EVALFLEET_STATE": "the state folder",
     "EVALFLEET_METRICS_PORT": "port for Prometheus metrics; 0 takes a free one",
     "EVALFLEET_LOG_LEVEL": "debug, info, warning or error",
+    "EVALFLEET_LOG_FORMAT": "text or json",
     "EVALFLEET_GRADERS_AT_ONCE": "grader processes at once on one worker",
     "EVALFLEET_TRIES": "new tries of a conversation for each command",
     "EVALFLEET_LOSSES": "lost workers after which a conversation is given up",
@@ -120,6 +122,7 @@ class Settings:
     state: Path | None = None
     metrics_port: int | None = None
     log_level: str = "info"
+    log_format: str = "text"
     graders_at_once: int | None = None
     tries: int = 3
     losses: int = 5
@@ -146,6 +149,7 @@ class Settings:
             state=None if state is None else Path(state).expanduser(),
             metrics_port=read.whole("EVALFLEET_METRICS_PORT", 0, 65_535),
             log_level=read.choice("EVALFLEET_LOG_LEVEL", LOG_LEVELS, "info"),
+            log_format=read.choice("EVALFLEET_LOG_FORMAT", FORMATS, "text"),
             graders_at_once=read.whole("EVALFLEET_GRADERS_AT_ONCE", 1, 1_000),
             tries=read.whole("EVALFLEET_TRIES", 1, 100) or 3,
             losses=read.whole("EVALFLEET_LOSSES", 1, 1_000) or 5,

@@ -1,15 +1,13 @@
-"""Which metrics exist, and how do the parts of a fleet log?
+"""Which metrics exist?
 
 Every metric of scheduler and worker stands here, with its unit and what moves it; the server's are read from its own
 counters (`evalfleet.server.metrics`). docs/metrics.md lists both; a test holds it to that. `serve(port)` offers them at
-`/metrics` in Prometheus' text format, `log_to_stderr` sets the one format of all parts.
+`/metrics` in Prometheus' text format.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import sys
 import threading
 
 from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics, start_http_server
@@ -22,6 +20,7 @@ _WAITS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 CLAIMS = Counter("evalfleet_claims_total", "Run messages that a worker looked at, by what the claim said", ["answer"])
 ATTEMPTS = Counter("evalfleet_attempts_total", "Attempts judged by this worker, by outcome", ["outcome"])
 CONVERSATION_SECONDS = Histogram("evalfleet_conversation_seconds", "Playing one conversation", buckets=_WAITS)
+RUN_SECONDS = Histogram("evalfleet_run_seconds", "One run, from its launch to its terminal state", buckets=_WAITS)
 GRADE_SECONDS = Histogram("evalfleet_grade_seconds", "All graders of one attempt", buckets=_WAITS)
 RECORD_SECONDS = Histogram(
     "evalfleet_record_seconds", "One batch: evidence written and attempts recorded", buckets=_WAITS
@@ -38,15 +37,19 @@ HEARTBEAT_AGE = Gauge("evalfleet_heartbeat_age_seconds", "Since this worker's la
 # -- moved by a scheduler ---------------------------------------------------------------------------------------------
 REAPED = Counter("evalfleet_claims_reaped_total", "Claims taken back from dead workers")
 IN_FLIGHT = Gauge("evalfleet_in_flight", "Conversations claimed over all workers, by submission", ["submission"])
+WAITING = Gauge("evalfleet_waiting", "Attempts that wait to be graded or recorded, by submission", ["submission"])
+LEFT_OUT = Gauge("evalfleet_left_out", "Conversations and attempts given up, by submission", ["submission"])
+PAUSED = Gauge("evalfleet_paused", "1 while a submission is not fed or not graded, by submission", ["submission"])
 SUBMISSIONS = Gauge("evalfleet_submissions_driven", "Submissions that this scheduler drives")
 WORKERS = Gauge("evalfleet_workers_alive", "Worker processes with a living heartbeat")
 QUEUED = Gauge("evalfleet_queue_messages", "Messages that no worker has taken, by queue", ["queue"])
+OLDEST = Gauge("evalfleet_oldest_message_seconds", "Age of the message that is taken next, by queue", ["queue"])
+BROKER_BYTES = Gauge("evalfleet_broker_memory_bytes", "Memory that the broker uses")
+BROKER_LIMIT = Gauge("evalfleet_broker_memory_limit_bytes", "Memory that the broker may use; 0: no limit")
+BROKER_AWAY = Gauge("evalfleet_broker_away", "1 while the broker does not answer this scheduler")
 
 # -- moved by both ----------------------------------------------------------------------------------------------------
 PUBLISHED = Counter("evalfleet_published_total", "Messages sent by this process, by queue", ["queue"])
-
-CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.apps.worker", "celery.worker.consumer.consumer")
-"""Celery's loggers with a line for each message, or several for each lost connection."""
 
 MOST_CODES = 64
 _codes: set[str] = set()
@@ -66,8 +69,9 @@ def code_label(code: str) -> str:
 
 def forget_submission(submission: str) -> None:
     """A submission that is not driven here any more has no series."""
-    with contextlib.suppress(KeyError):  # it never had one
-        IN_FLIGHT.remove(submission)
+    for metric in (IN_FLIGHT, WAITING, LEFT_OUT, PAUSED):
+        with contextlib.suppress(KeyError):  # it never had one
+            metric.remove(submission)
 
 
 def serve(port: int | None, host: str = "0.0.0.0") -> int | None:  # noqa: S104  - Prometheus asks from elsewhere
@@ -80,19 +84,3 @@ def serve(port: int | None, host: str = "0.0.0.0") -> int | None:  # noqa: S104 
     except OSError as error:
         raise UnfitHost(f"--metrics-port {port}: {error.strerror or error}; choose another port") from error
     return int(server.server_port)
-
-
-def log_to_stderr(level: str) -> None:
-    """One line for each event, as all parts write them: time, level, who, what. `level`: debug, info, warning, error.
-
-    Celery's line for each message would bury ours, and httpx' names every URL: both only at debug.
-    """
-    logging.basicConfig(
-        level=level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-        force=True,  # the command line has set its own before it knew which part this is
-    )
-    if level.lower() != "debug":
-        for name in (*CHATTY, "httpx", "httpcore"):
-            logging.getLogger(name).setLevel("WARNING")

@@ -22,8 +22,12 @@ from typing import Any, NamedTuple, Protocol
 from evalfleet.errors import EvalfleetError, TargetUnreachable
 from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Meta, Progress, Snapshot, Spent
 from evalfleet.plan import Attempt, Conversation, Plan
+<<<<<<< HEAD
 from evalfleet.telemetry import IN_FLIGHT, REAPED
 from scheduler.budget import notice, why_closed
+=======
+from evalfleet.telemetry import IN_FLIGHT, LEFT_OUT, PAUSED, REAPED, WAITING
+>>>>>>> 7b071ca (Logs as JSON that say what they are about; metrics for the age of waiting messages, runs, pauses and the broker)
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +147,8 @@ class Dispatcher:
             self.odd = notice(meta.budget, self.ledger.spent(sub))
         load = self.ledger.load(sub)
         IN_FLIGHT.labels(sub).set(load.claimed)
+        WAITING.labels(sub).set(load.waiting)
+        PAUSED.labels(sub).set(bool(self.judge_trouble) or meta.paused)
         if not meta.paused and not load.grace:  # a message would be dropped by its claim, and fed again
             self._feed(load.most - load.claimed - load.published, load.waiting, meta.concurrency)
         if not self.queue and load.claimed == load.published == load.waiting == 0:
@@ -180,6 +186,7 @@ class Dispatcher:
 
     def _reconcile(self, seen: Snapshot) -> None:
         """Find again what no message speaks of any more."""
+        LEFT_OUT.labels(self.plan.id).set(len(seen.given_up))
         lost: list[str] = []
         queue_empty = self.publisher.queued("run") == 0
         for conversation in self.plan.conversations():

@@ -31,10 +31,22 @@ from evalfleet.errors import (
     TargetUnreachable,
 )
 from evalfleet.ledger import Ledger
+from evalfleet.logs import about, log_to_stderr
 from evalfleet.plan import Plan
+from evalfleet.queue import sent_at
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
-from evalfleet.telemetry import QUEUED, SUBMISSIONS, WORKERS, forget_submission, log_to_stderr, serve
+from evalfleet.telemetry import (
+    BROKER_AWAY,
+    BROKER_BYTES,
+    BROKER_LIMIT,
+    OLDEST,
+    QUEUED,
+    SUBMISSIONS,
+    WORKERS,
+    forget_submission,
+    serve,
+)
 from scheduler.conduct import missing_reasons, with_harness
 from scheduler.dispatch import Books, Dispatcher, Ended, drive
 from scheduler.evaluate import Options, state_folder
@@ -110,7 +122,7 @@ def _in_the_operators_words(main: Callable[[], Coroutine[Any, Any, Opened]], pla
 
 def run_scheduler(settings: Settings) -> int:
     """Drive what is on the books until SIGTERM or SIGINT; 0."""
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     broker = settings.require_broker()
     results_store(settings.require_results_url())
     ledger = Ledger(broker.redis_url)
@@ -169,11 +181,13 @@ class _Drivers:
             if not self.away:
                 log.warning("waiting for the broker: %s", error)
             self.away = str(error)
+            BROKER_AWAY.set(1)
             self.epoch = 0
             return
         if self.away:
             log.info("the broker is back")
         self.away = ""
+        BROKER_AWAY.set(0)
 
     def _remember(self, epoch: int) -> None:
         """Once for each epoch: put back on the books what the broker may have forgotten. On a thread of its own, for
@@ -200,6 +214,12 @@ class _Drivers:
         WORKERS.set(len(self.ledger.workers()))
         for queue in QUEUES:
             QUEUED.labels(queue).set(self.ledger.queue_length(queue))
+            oldest = self.ledger.oldest_message(queue)
+            sent = None if oldest is None else sent_at(oldest)
+            OLDEST.labels(queue).set(0 if sent is None else max(0.0, time.time() - sent))
+        used, limit = self.ledger.memory()
+        BROKER_BYTES.set(used)
+        BROKER_LIMIT.set(limit)
 
     def join(self, seconds: float) -> None:
         """Wait for the drivers, which leave by themselves once a signal was noticed."""
@@ -226,7 +246,8 @@ class _Driver:
         ledger = Ledger(broker.redis_url)
         publisher = CeleryPublisher(broker, ledger)
         try:
-            self._drive(ledger, publisher)
+            with about(submission=self.submission):
+                self._drive(ledger, publisher)
             self.failed = False
         except EvalfleetError as error:
             log.error("%s: %s", self.submission, error)  # noqa: TRY400  - the sentence is enough

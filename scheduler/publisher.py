@@ -26,7 +26,7 @@ from evalfleet.contract.tasks import (
 from evalfleet.errors import TargetUnreachable
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Attempt, Conversation
-from evalfleet.queue import celery_config
+from evalfleet.queue import celery_config, headers
 from evalfleet.settings import Broker
 from evalfleet.telemetry import PUBLISHED
 
@@ -74,6 +74,7 @@ class CeleryPublisher:
                 queue=queue,
                 producer=producer,
                 ignore_result=True,
+                headers=headers(),
                 retry=True,
                 retry_policy={"max_retries": 3, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5},
             )

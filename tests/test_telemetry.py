@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -52,7 +51,7 @@ def test_the_page_documents_every_metric_with_type_and_labels_and_no_other() -> 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_every_metric_is_moved_by_code(name: str) -> None:
-    rooms = [path for room in ("scheduler", "worker") for path in (ROOT / room).rglob("*.py")]
+    rooms = [path for room in ("evalfleet", "scheduler", "worker") for path in (ROOT / room).rglob("*.py")]
     moving = re.compile(rf"\b{name}(\.labels\([^\n]*\))?\.(inc|set|observe|time|set_function)\(")
     assert any(moving.search(path.read_text(encoding="utf-8")) for path in rooms), f"nothing moves {name}"
 
@@ -90,22 +89,3 @@ def test_metrics_are_served_as_prometheus_reads_them() -> None:
     with pytest.raises(UnfitHost, match=f"--metrics-port {port}: .*choose another port"):
         telemetry.serve(port, "127.0.0.1")
     assert telemetry.serve(None) is None
-
-
-@pytest.mark.parametrize(("level", "quiet"), [("info", True), ("warning", True), ("debug", False)])
-def test_celerys_line_for_each_message_is_there_at_debug_only(level: str, quiet: bool) -> None:
-    root = logging.getLogger()
-    loggers = [root, *(logging.getLogger(name) for name in (*telemetry.CHATTY, "httpx", "httpcore"))]
-    former = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.NOTSET)
-        root.handlers = []
-        telemetry.log_to_stderr(level)
-        assert root.level == getattr(logging, level.upper())
-        assert logging.getLogger("celery.app.trace").isEnabledFor(logging.INFO) is not quiet
-        assert logging.getLogger("celery.app.trace").isEnabledFor(logging.ERROR), "a task that failed is never silent"
-    finally:
-        for logger, number, handlers in former:
-            logger.setLevel(number)
-            logger.handlers = handlers

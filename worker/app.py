@@ -42,11 +42,12 @@ from evalfleet.contract.tasks import (
 )
 from evalfleet.errors import EvalfleetError, SettingError
 from evalfleet.ledger import FAULT
+from evalfleet.logs import log_to_stderr
 from evalfleet.plan import Attempt, Conversation
-from evalfleet.queue import celery_config
+from evalfleet.queue import celery_config, headers
 from evalfleet.results import results_store
 from evalfleet.settings import Settings
-from evalfleet.telemetry import PUBLISHED, log_to_stderr, serve
+from evalfleet.telemetry import PUBLISHED, serve
 from worker.liveness import EVERY_S, Liveness
 from worker.tasks import Crew
 
@@ -85,7 +86,7 @@ class CeleryPublisher:
     def _send(self, task: str, queue: str, payload: dict[str, Any]) -> None:
         """A message that cannot be sent is only a hint lost: the reconciler sends it again (I3)."""
         try:
-            self.app.send_task(task, kwargs={"payload": payload}, queue=queue, ignore_result=True)
+            self.app.send_task(task, kwargs={"payload": payload}, queue=queue, ignore_result=True, headers=headers())
         except self._unsent as error:
             log.warning("%s could not be sent: %s", task, error)
             return
@@ -281,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = Settings.from_env(os.environ)
         if arguments.metrics_port is not None:
             settings = replace(settings, metrics_port=_whole("--metrics-port", arguments.metrics_port, 0, 65_535))
-        log_to_stderr(settings.log_level)
+        log_to_stderr(settings.log_level, settings.log_format)
         return run_worker(
             settings,
             queues=read_queues(arguments.queues),

@@ -23,7 +23,9 @@ from evalfleet.checks.trial import TurnRecord
 from evalfleet.contract.client import Client, Created
 from evalfleet.errors import HarnessMoved, PlatformError, ProblemAnswer, StreamLost, TargetUnreachable
 from evalfleet.givenup import entry
+from evalfleet.logs import now_about
 from evalfleet.plan import Attempt, Conversation, Plan, Step, run_key
+from evalfleet.telemetry import RUN_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -334,10 +336,12 @@ class Player:
     async def _await(self, run: Mapping[str, Any], text: str, left: float, scenario_id: str) -> TurnRecord:
         """Await the run's terminal state on its stream, cancelling at the limit, then read what it left (S12, S13)."""
         run_id = str(run["id"])
+        now_about(run=run_id)
         events: list[Mapping[str, Any]] = []
         watch = _Watch(self.platform, run_id, queued=self.plan.limits.queued, left=max(left, 0.0))
         try:
-            terminal = await watch.follow(events)
+            with RUN_SECONDS.time():
+                terminal = await watch.follow(events)
         except PlatformError as lost:
             raise _NoResult(f"the event stream of {run_id} was lost: {lost}", "stream_lost", final=True) from lost
         if not terminal:

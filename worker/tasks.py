@@ -39,7 +39,12 @@ from evalfleet.graders.pool import (
     JudgeUnavailable,
     LlmAnswer,
 )
+<<<<<<< HEAD
 from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger, Reading
+=======
+from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger
+from evalfleet.logs import about
+>>>>>>> 7b071ca (Logs as JSON that say what they are about; metrics for the age of waiting messages, runs, pauses and the broker)
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import ResultsStore, results_store
 from evalfleet.settings import Settings
@@ -164,7 +169,8 @@ class Crew:
             with self._at_work():
                 if self.stopping.is_set():
                     return  # never claimed: the reconciler sends it again
-                self._run_one(submission, conversation)
+                with about(submission=submission):
+                    self._run_one(submission, conversation)
 
     def _run_one(self, submission: str, conversation: Conversation) -> None:
         plan = self.plan(submission)
@@ -195,8 +201,14 @@ class Crew:
             claimed = self.ledger.claim(plan.id, hold.conversation, attempts, self.heart.incarnation)
             CLAIMS.labels(claimed.value).inc()
             if claimed is Claimed.CLAIMED:
+<<<<<<< HEAD
                 with CONVERSATION_SECONDS.time():
                     end = self._play(plan, hold, tries)
+=======
+                case = plan.cases[hold.conversation.case].name
+                with CONVERSATION_SECONDS.time(), about(case=case, trial=hold.conversation.trial):
+                    end = self._play(plan, hold)
+>>>>>>> 7b071ca (Logs as JSON that say what they are about; metrics for the age of waiting messages, runs, pauses and the broker)
         finally:
             # Whatever went wrong: a claim of a living worker that nobody plays would be waited for without end.
             mine = claimed in {None, Claimed.CLAIMED}
@@ -301,7 +313,8 @@ class Crew:
     def grade(self, submission: str, attempt: Attempt) -> None:
         with self._at_work():
             if not self.stopping.is_set():
-                self._grade_one(submission, attempt)
+                with about(submission=submission):
+                    self._grade_one(submission, attempt)
 
     def _grade_one(self, submission: str, attempt: Attempt) -> None:
         plan = self.plan(submission)
@@ -313,7 +326,9 @@ class Crew:
             blob = self.ledger.claim_grade(submission, attempt, self.heart.incarnation)
             asked = blob is None
             if blob is not None:
-                again = self._grade(plan, attempt, blob)
+                names = {"case": plan.cases[attempt.case].name, "scenario": plan.scenario(attempt).id}
+                with about(trial=attempt.trial, **names):
+                    again = self._grade(plan, attempt, blob)
         finally:
             release = functools.partial(Ledger.release_grade, submission=submission, attempt=attempt)
             self.heart.give_back(what, None if asked else lambda ledger: release(ledger, inc=self.heart.incarnation))
@@ -434,7 +449,8 @@ class Crew:
     def aggregate(self, submission: str) -> None:
         with self._at_work():
             if not self.stopping.is_set():
-                self._aggregate(submission)
+                with about(submission=submission):
+                    self._aggregate(submission)
 
     def _aggregate(self, submission: str) -> None:
         plan = self.plan(submission)

@@ -131,6 +131,17 @@ class Broker:
         return self.redis.llen(f"{self.prefix}{queue}")
 
     @guarded
+    def oldest_message(self, queue: str) -> bytes | None:
+        """The message of a Celery queue that a worker takes next."""
+        return cast(bytes | None, self.redis.lindex(f"{self.prefix}{queue}", -1))
+
+    @guarded
+    def memory(self) -> tuple[int, int]:
+        """Bytes that the broker uses, and may use (0: no limit)."""
+        info = cast(Mapping[str, Any], self.redis.info("memory"))
+        return int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+
+    @guarded
     def lock(self, name: str, owner: str, ms: int) -> bool:
         """Take or renew a short lock. It keeps two from doing the same work; correctness never hangs on it.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evalfleet.errors import EvalfleetError, UsageError
+from evalfleet.logs import FORMATS
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     from evalfleet.server.logs import start_logging
 
-    log = start_logging(options.log_level)
+    log = start_logging(options.log_level, options.log_format)
     try:
         token = os.environ.pop("EVALFLEET_TOKEN", None) or None  # popped: agents that we start must not inherit it
         if options.commit is not None and not _is_commit(options.commit):
@@ -122,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     # Inside `evalfleet eval` nobody reads a line for each request.
     quiet = "warning" if _embedded() else "info"
     add("--log-level", "EVALFLEET_LOG_LEVEL", quiet, choices=LEVELS, help="default info: one line a request")
+    add("--log-format", "EVALFLEET_LOG_FORMAT", "text", choices=FORMATS, help="json: every line is one JSON object")
     return parser
 
 

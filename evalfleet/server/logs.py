@@ -4,7 +4,8 @@ Lines wait in memory for one thread that writes them to stderr: a pipe that nobo
 event loop. What does not fit any more is dropped, and counted in the next line that is written. The thread gathers for
 50 ms before it writes, so that it is not woken, and does not take the interpreter from the loop, for each line.
 
-Warnings and errors are plain lines. The access log (level info) is one JSON object for each request, on one line:
+Warnings and errors are plain lines, or JSON as the other parts write it (`evalfleet.logs`). The access log (level
+info) is one JSON object for each request, on one line:
 {"at", "request_id", "method", "path", "status", "ms", "bytes", "account", "client"}; `status` null: the client left
 before it was answered. It holds no header, no body and no query, and what looks like a token in a path is struck out.
 """
@@ -18,6 +19,7 @@ import threading
 from collections import deque
 from typing import Final
 
+from evalfleet.logs import PLAIN, JsonLines
 from evalfleet.server.accounts import PREFIX
 from evalfleet.server.documents import now, text_of
 
@@ -32,9 +34,9 @@ _TOKEN: Final = re.compile(re.escape(PREFIX) + r"[\w-]+")
 class LogWriter(logging.Handler):
     """The handler and its thread. `limit`: how many lines may wait."""
 
-    def __init__(self, limit: int = WAITING) -> None:
+    def __init__(self, limit: int = WAITING, form: str = "text") -> None:
         super().__init__()
-        self.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self.setFormatter(_JsonLines() if form == "json" else _Lines(PLAIN))
         self._limit = limit
         self._waiting: deque[str] = deque()
         self._dropped = 0
@@ -92,9 +94,16 @@ class _Lines(logging.Formatter):
         return record.getMessage() if record.name == _access.name else super().format(record)
 
 
-def start_logging(level: str) -> LogWriter:
+class _JsonLines(JsonLines):
+    """Access lines as they are, which are JSON; all else as JSON, too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return record.getMessage() if record.name == _access.name else super().format(record)
+
+
+def start_logging(level: str, form: str = "text") -> LogWriter:
     """From now on the root logger writes to stderr. `stop()` the answer at the end."""
-    writer = LogWriter()
+    writer = LogWriter(form=form)
     writer.start()
     root = logging.getLogger()
     root.addHandler(writer)
