@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select, update
 
-from evalfleet.checks.verdict import CaseAttempts, evaluation_rates
 from evalfleet.server import neighbours
 from evalfleet.server import runs as stored
 from evalfleet.server.driving import Ended, Sink, Turn
 from evalfleet.server.journal import Appended
-from evalfleet.server.schema import attempts, evaluation_cases, runs, servers
+from evalfleet.server.schema import runs, servers
 from evalfleet.server.servers import end_lost_runs
 from evalfleet.server.streams import PIECE
 from tests.integration.postgres import emptied, end_connections, own_schema
 from tests.integration.test_postgres_store import new_run
 from tests.server.conftest import TIMEOUT, Api, ScriptedDriver, assert_problem, echo, run_body, serving, types_of
+from tests.server.test_races import assert_counted, attempt, evaluation_body, recount
 
 pytestmark = pytest.mark.integration
 
@@ -302,41 +302,6 @@ async def test_a_run_that_slipped_out_of_its_servers_hands_is_ended(pair: Pair) 
 
 
 # -- races
-
-
-def evaluation_body(harness_id: str, cases: int, k: int) -> dict[str, Any]:
-    return {"harness_id": harness_id, "suite": {"key": "s"}, "k": k, "cases": [{"key": f"c{n}"} for n in range(cases)]}
-
-
-def attempt(case: int, index: int, run_id: str, verdict: str = "passed", score: str | None = "0.5") -> dict[str, Any]:
-    scorer = {"scorer_id": "x", "scorer_version": "1"}
-    place = {"case_key": f"c{case}", "attempt_index": index, "run_id": run_id}
-    return {**place, "verdict": verdict, "judge_score": score, **scorer}
-
-
-async def recount(api: Api, evaluation_id: str, k: int) -> dict[str, Any]:
-    """The rates, from nothing but the rows of the attempts."""
-
-    def fn(connection: Connection) -> Any:
-        cases = connection.execute(
-            select(evaluation_cases.c.position).where(evaluation_cases.c.evaluation_id == evaluation_id)
-        ).scalars()
-        rows = connection.execute(select(attempts).where(attempts.c.evaluation_id == evaluation_id)).all()
-        return list(cases), rows
-
-    cases, rows = await api.stack.services.store.read(fn)
-    verdicts: dict[int, dict[int, str]] = {position: {} for position in cases}
-    scores: dict[int, dict[int, Decimal | None]] = {position: {} for position in cases}
-    for row in rows:
-        verdicts[row.position][row.attempt_index] = row.verdict
-        scores[row.position][row.attempt_index] = None if row.judge_score is None else Decimal(row.judge_score)
-    rates = evaluation_rates(k, [CaseAttempts(verdicts[position], scores[position]) for position in cases])
-    return {"pass_at_1": rates.pass_at_1, "pass_hat_k": rates.pass_hat_k, "judge_score": rates.judge_score}
-
-
-def assert_counted(document: dict[str, Any], counted: dict[str, Any]) -> None:
-    shown = document["metrics"] or dict.fromkeys(counted)
-    assert {name: shown[name] for name in counted} == counted
 
 
 async def test_twenty_creates_with_one_key_over_two_servers_make_one_evaluation_e01(pair: Pair) -> None:

@@ -36,7 +36,7 @@ async def all_pages(api: Api, path: str, **params: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("limit", [1, 7, 20])
 async def test_rows_with_one_time_are_neither_skipped_nor_repeated_e05(api: Api, limit: int) -> None:
-    ids = await made_at_once(api, 23)
+    ids = await made_at_once(api, 50)
     assert [run["id"] for run in await all_pages(api, "/v2/runs", limit=limit)] == ids
 
 
