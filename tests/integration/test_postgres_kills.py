@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +10,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import text
 
-from evalfleet.server.engines import make_engine
 from tests.integration.postgres import connect, end_connections, own_schema
-from tests.server.test_process import AGENT, DEADLINE, agent_of, create, ended_run, gone, refused, started, tree, until
+from tests.integration.test_postgres_server import again
+from tests.server import test_kills
+from tests.server.dying import POINTS
+from tests.server.test_process import DEADLINE, agent_of, create, ended_run, gone, refused, started, tree, until
 
 __all__ = ["tree"]
 
@@ -27,6 +26,12 @@ pytestmark = pytest.mark.integration
 def schema(postgres_url: str) -> Iterator[str]:
     with own_schema(postgres_url) as url:
         yield url
+
+
+@pytest.fixture
+def database(schema: str) -> str:
+    """Asked for by the tests of `tests/server/test_kills.py`."""
+    return schema
 
 
 def options(schema: str, state: Path) -> tuple[str, ...]:
@@ -126,57 +131,27 @@ def test_twenty_creates_with_one_key_over_two_processes_make_one_evaluation_e01(
         assert len(one.get("/v2/evaluations", params={"harness_id": harness_id}).json()["data"]) == 1
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
-@pytest.mark.parametrize("rounds", [5])
-def test_no_acknowledged_write_is_lost_and_no_key_is_wedged_by_kills_e02(
-    tree: Path, tmp_path: Path, request: pytest.FixtureRequest, store: str, rounds: int
+@pytest.mark.parametrize("point", POINTS)
+def test_e02_what_died_at_one_server_is_made_at_another_one_at_once(
+    tree: Path, tmp_path: Path, schema: str, point: str
 ) -> None:
-    at = request.getfixturevalue("schema") if store == "postgres" else f"sqlite:///{tmp_path / 'server.sqlite3'}"
-    (tree / "agent.py").write_text(AGENT.replace('open("started"', "#"), encoding="utf-8")
-    acknowledged: dict[str, bytes] = {}
-    asked: list[str] = []
-    chance = random.Random(3)
-    for number in range(rounds):
-        with started(tree, *options(at, tmp_path / "a")) as (process, client):
-            harness_id = client.get("/v2/harnesses").json()["data"][0]["id"]
+    with (
+        started(tree, *options(schema, tmp_path / "a"), module=("tests.server.dying", point)) as (first, one),
+        started(tree, *options(schema, tmp_path / "b")) as (_second, two),
+    ):
+        harness_id = test_kills.harness_of(two)
+        body = {"harness_id": harness_id, "suite": {"key": "s"}, "cases": [{"key": "a"}]}
+        with pytest.raises(httpx.TransportError):
+            one.post("/v2/evaluations", json=body, headers={"Idempotency-Key": "k"})
+        first.wait(DEADLINE)
+        answer = two.post("/v2/evaluations", json=body, headers={"Idempotency-Key": "k"})
+        assert answer.status_code == 201, answer.text
+        assert ("idempotency-replayed" in answer.headers) == (point == "committed")
+        listed = two.get("/v2/evaluations", params={"harness_id": harness_id}).json()["data"]
+        assert [entry["id"] for entry in listed] == [answer.json()["id"]]
 
-            def write(worker: int, number: int = number, client: httpx.Client = client, to: str = harness_id) -> None:
-                for step in range(1000):
-                    key = f"r{number}-w{worker}-s{step}"
-                    asked.append(key)
-                    try:
-                        answer = client.post("/v2/runs", json=body_of(to, "hi"), headers={"Idempotency-Key": key})
-                    except httpx.TransportError:
-                        return  # killed
-                    assert answer.status_code == 201, answer.text
-                    acknowledged[key] = answer.content
 
-            writers = [threading.Thread(target=write, args=[worker]) for worker in range(4)]
-            for writer in writers:
-                writer.start()
-            until(lambda: any(key.startswith(f"r{number}-") for key in list(acknowledged)))  # noqa: B023
-            time.sleep(chance.uniform(0, 0.3))  # a kill at any moment is what is tested
-            process.kill()
-            for writer in writers:
-                writer.join(DEADLINE)
-    with started(tree, *options(at, tmp_path / "a")) as (_process, client):
-        harness_id = client.get("/v2/harnesses").json()["data"][0]["id"]
-        made = set()
-        for key in asked:
-            answer = client.post("/v2/runs", json=body_of(harness_id, "hi"), headers={"Idempotency-Key": key})
-            assert answer.status_code == 201, answer.text  # never "in flight", never a conflict
-            if key in acknowledged:
-                assert answer.content == acknowledged[key]
-            made.add(answer.json()["id"])
-        assert len(made) == len(asked)
-        for run_id in made:
-            assert ended_run(client, run_id)["status"] in ("succeeded", "failed")
-    engine = make_engine(at)
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT count(*) FROM runs")).scalar() == len(asked)
-        gaps = "SELECT run_id FROM events GROUP BY run_id HAVING count(*) <> max(sequence)"
-        assert connection.execute(text(gaps)).all() == []
-    engine.dispose()
+Test_kills = again(test_kills)
 
 
 def body_of(harness_id: str, text: str) -> dict[str, object]:

@@ -45,9 +45,9 @@ def tree(tmp_path: Path) -> Path:
     return folder
 
 
-def command(tree: Path, *more: str) -> list[str]:
+def command(tree: Path, *more: str, module: tuple[str, ...] = ("evalfleet.server",)) -> list[str]:
     return [
-        sys.executable, "-P", "-m", "evalfleet.server", "--tree", str(tree), "--port", "0", "--commit", COMMIT, *more,
+        sys.executable, "-P", "-m", *module, "--tree", str(tree), "--port", "0", "--commit", COMMIT, *more,
     ]  # fmt: skip
 
 
@@ -59,10 +59,14 @@ def environment(**more: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def started(
-    tree: Path, *more: str, pass_fds: tuple[int, ...] = (), **variables: str
+    tree: Path,
+    *more: str,
+    pass_fds: tuple[int, ...] = (),
+    module: tuple[str, ...] = ("evalfleet.server",),
+    **variables: str,
 ) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
     process = subprocess.Popen(
-        command(tree, *more),
+        command(tree, *more, module=module),
         env=environment(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -209,7 +213,8 @@ def test_what_a_killed_server_leaves_is_ended_by_the_next_start(tree: Path) -> N
 
 def test_it_leaves_when_the_command_that_started_it_is_gone(tree: Path) -> None:
     lifeline = Lifeline()
-    with started(tree, pass_fds=(lifeline.fd,), **lifeline.environment()) as (process, client):
+    variables: Any = lifeline.environment()
+    with started(tree, pass_fds=(lifeline.fd,), **variables) as (process, client):
         create(client, "hang", "k1")
         agent = agent_of(tree)
         lifeline.close()
