@@ -22,12 +22,8 @@ from typing import Any, NamedTuple, Protocol
 from evalfleet.errors import EvalfleetError, TargetUnreachable
 from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Meta, Progress, Snapshot, Spent
 from evalfleet.plan import Attempt, Conversation, Plan
-<<<<<<< HEAD
-from evalfleet.telemetry import IN_FLIGHT, REAPED
-from scheduler.budget import notice, why_closed
-=======
 from evalfleet.telemetry import IN_FLIGHT, LEFT_OUT, PAUSED, REAPED, WAITING
->>>>>>> 7b071ca (Logs as JSON that say what they are about; metrics for the age of waiting messages, runs, pauses and the broker)
+from scheduler.budget import notice, why_closed
 
 log = logging.getLogger(__name__)
 

@@ -39,12 +39,8 @@ from evalfleet.graders.pool import (
     JudgeUnavailable,
     LlmAnswer,
 )
-<<<<<<< HEAD
 from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger, Reading
-=======
-from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger
 from evalfleet.logs import about
->>>>>>> 7b071ca (Logs as JSON that say what they are about; metrics for the age of waiting messages, runs, pauses and the broker)
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import ResultsStore, results_store
 from evalfleet.settings import Settings
@@ -201,14 +197,9 @@ class Crew:
             claimed = self.ledger.claim(plan.id, hold.conversation, attempts, self.heart.incarnation)
             CLAIMS.labels(claimed.value).inc()
             if claimed is Claimed.CLAIMED:
-<<<<<<< HEAD
-                with CONVERSATION_SECONDS.time():
-                    end = self._play(plan, hold, tries)
-=======
                 case = plan.cases[hold.conversation.case].name
                 with CONVERSATION_SECONDS.time(), about(case=case, trial=hold.conversation.trial):
-                    end = self._play(plan, hold)
->>>>>>> 7b071ca (Logs as JSON that say what they are about; metrics for the age of waiting messages, runs, pauses and the broker)
+                    end = self._play(plan, hold, tries)
         finally:
             # Whatever went wrong: a claim of a living worker that nobody plays would be waited for without end.
             mine = claimed in {None, Claimed.CLAIMED}
