@@ -185,8 +185,10 @@ def run_worker(
         logging.shutdown()
         os._exit(DEAF_EXIT if liveness.is_deaf else 0)
 
+    leaving = threading.Thread(target=leave, name="evalfleet-leave")
+
     def ready(**_: Any) -> None:
-        _on_signals(leave)
+        _on_signals(leaving)
         # Celery turns them on as it starts, and says at each lost connection what a setting of ours will mean one day.
         warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
         log.info(
@@ -220,13 +222,15 @@ def run_worker(
     )
     _end_with_the_command(settings)
     worker.start()
+    if leaving.is_alive():
+        leaving.join()  # where the interpreter ends, no thread of ours can start anything any more
     return DEAF_EXIT if liveness.is_deaf else int(worker.exitcode or 0)
 
 
-def _on_signals(leave: Callable[[], None]) -> None:
-    """SIGTERM and Ctrl-C: `leave`, and Celery takes nothing more and waits for its threads. A second one ends the
-    process at once: others notice within seconds. Instead of Celery's handlers, which differ for the two and print."""
-    leaving = threading.Thread(target=leave, name="evalfleet-leave")
+def _on_signals(leaving: threading.Thread) -> None:
+    """SIGTERM and Ctrl-C: `leaving` starts, and Celery takes nothing more and waits for its threads. A second one ends
+    the process at once: others notice within seconds. Instead of Celery's handlers, which differ for the two and print.
+    """
 
     def handle(number: int, _frame: object) -> None:
         if state.should_stop is not None:

@@ -117,6 +117,8 @@ def test_each_worker_may_do_one_thing_only(tmp_path: Path, private_fleet: Fleet)
     assert fleet.metrics("grade")["evalfleet_grade_seconds_count"] == 4
     assert fleet.metrics("aggregate")["evalfleet_batch_attempts_sum"] == ATTEMPTS
     assert fleet.claimed("grade") == fleet.claimed("aggregate") == 0
+    fleet.close()
+    assert "Traceback" not in fleet.logs(), "one that is idle and has a cage to close leaves as quietly as any"
 
 
 def test_work_goes_on_after_the_broker_was_away(tmp_path: Path, private_fleet: Fleet, broker: Broker) -> None:
