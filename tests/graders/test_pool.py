@@ -131,6 +131,37 @@ async def test_f02_a_daemon_is_ended_at_the_limit_too(tmp_path: Path, allowed: A
 
 
 @pytest.mark.parametrize("allowed", BOTH)
+async def test_d07_a_grader_may_start_processes_of_its_own(tmp_path: Path, allowed: Allowed) -> None:
+    """Under Celery's own pool of processes it may not: "daemonic processes are not allowed to have children"."""
+    grader = """
+import multiprocessing, subprocess, sys
+from concurrent.futures import ProcessPoolExecutor
+
+def double(n):
+    return 2 * n
+
+def pools(t, case, run):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        one = pool.map(double, [1, 2])
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
+        return {"pass": one == list(pool.map(double, [1, 2])), "why": one}
+
+def programs(t, case, run):
+    said = subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True, text=True, check=True)
+    return {"pass": True, "why": said.stdout}
+
+def fails(t, case, run):
+    subprocess.run([sys.executable, "-c", "raise SystemExit(3)"], check=True)
+"""
+    async with pooled(make_tree(tmp_path, own=grader), allowed=allowed) as (_, grade):
+        assert (await grade("own.pools")).why == "[2, 4]"
+        assert (await grade("own.programs")).why == "42\n"
+        failed = await grade("own.fails")
+        assert failed.kind == "error"
+        assert "returned non-zero exit status 3" in (failed.error or "")
+
+
+@pytest.mark.parametrize("allowed", BOTH)
 async def test_f03_what_is_printed_is_a_log_and_never_a_verdict(tmp_path: Path, allowed: Allowed) -> None:
     async with pooled(case_tree(tmp_path, "F03"), allowed=allowed) as (_, grade):
         noisy = await grade("F03.noisy")

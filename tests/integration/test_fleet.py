@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import time
@@ -13,6 +14,7 @@ import pytest
 import redis
 
 from evalfleet.ledger import ENDED_TTL_S
+from tests.chaos.processes import children
 from tests.integration.fleet import ATTEMPTS, CALLS, TOKEN, Broker, Fleet, calls, make_tree, results_of, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -117,8 +119,24 @@ def test_each_worker_may_do_one_thing_only(tmp_path: Path, private_fleet: Fleet)
     assert fleet.metrics("grade")["evalfleet_grade_seconds_count"] == 4
     assert fleet.metrics("aggregate")["evalfleet_batch_attempts_sum"] == ATTEMPTS
     assert fleet.claimed("grade") == fleet.claimed("aggregate") == 0
-    fleet.close()
-    assert "Traceback" not in fleet.logs(), "one that is idle and has a cage to close leaves as quietly as any"
+
+
+def test_a_worker_that_has_nothing_to_do_ends_only_after_it_has_left(tmp_path: Path, private_fleet: Fleet) -> None:
+    """Celery's part of it ends at once then, while a cage that does not answer takes its time to close."""
+    fleet = private_fleet
+    tree = make_tree(tmp_path / "tree", nap=0)
+    fleet.server(tree)
+    fleet.scheduler()
+    worker = fleet.worker("worker")
+    code, _ = fleet.watch(fleet.submit(tree))
+    assert code == 1
+    cages = [pid for pid, words in children(worker.process.pid).items() if "zygote.py" in words]
+    assert cages
+    os.kill(cages[0], signal.SIGSTOP)
+    worker.send(signal.SIGTERM)
+    assert worker.end() == 0
+    assert "Traceback" not in worker.log
+    assert children(worker.process.pid) == {}
 
 
 def test_work_goes_on_after_the_broker_was_away(tmp_path: Path, private_fleet: Fleet, broker: Broker) -> None:

@@ -387,3 +387,26 @@ async def test_i8_evidence_that_cannot_be_read_back_ends_the_submission_and_is_n
     with pytest.raises(StorageError, match="cannot be read back"):
         await stage.aggregate()
     assert (stage.meta.state, stage.meta.code) == ("stopped", "storage")
+
+
+async def test_d09_two_finalisers_and_a_broker_that_forgets_complete_it_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no counter that could be lost: what completes an evaluation is that it misses nothing (I1)."""
+    monkeypatch.setattr(Ledger, "lock", lambda *_: True)  # as if two were sure that they are alone
+    both = threading.Barrier(2)
+    stage.recorder.before = lambda: (both.wait(20), None)[1]
+    for trial in range(3):
+        await stage.put(trial)
+    await asyncio.gather(stage.aggregate(), stage.aggregate())
+    assert len(stage.recorder.sent) == 2
+    document = await stage.client.get_evaluation(stage.evaluation)
+    assert document["status"] == "completed"
+    assert await stage.recorded() == [0, 1, 2]
+    stage.recorder.before = lambda: None
+    stage.ledger.forget(stage.plan.id)
+    stage.ledger.add(stage.plan, {}, replay=True)
+    await stage.aggregate()
+    assert (await stage.client.get_evaluation(stage.evaluation)) == document, "nothing happens a second time"
+    assert stage.meta.state == "completed"
+    assert stage.evidence() == [0, 1, 2], "one line for each"

@@ -69,6 +69,21 @@ def test_a_start_that_cannot_work_is_refused_in_one_line(
     assert SECRETS["EVALFLEET_TOKEN"] not in shown
 
 
+def test_d06_there_is_no_other_pool_to_choose(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A conversation's time limit is ours and holds under threads (B16); the pools under which it would not are refused
+    with a message, and Celery's own command finds nothing to start."""
+    with pytest.raises(SystemExit) as refused:
+        main(["--pool", "prefork"])
+    assert refused.value.code == 2
+    assert "unrecognized arguments: --pool prefork" in capsys.readouterr().err
+    celery = [sys.executable, "-P", "-m", "celery", "-A", "worker.app", "worker", "-P", "prefork"]
+    done = subprocess.run(celery, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "Unable to load celery application" in done.stderr
+
+
 def test_the_help_says_what_every_flag_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
