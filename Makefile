@@ -2,6 +2,7 @@
 #   make demo    install what running needs, then check this repo's own agent: `evalfleet eval`
 #   make test    the tests that need no service of this machine (Valkey and SQLite are embedded)
 #   make e2e     whole commands as processes, kills and signals included: some minutes
+#   make chaos   twenty seeds of faults on a whole fleet, and hosts that are cut off: half an hour; needs Postgres
 #   make lint    ruff (rules and format) and the import rules of docs/decisions
 #   make types   mypy, strict, over the packages and the tests
 #   make bench   the benchmark: a table of wall time and CPU
@@ -20,7 +21,7 @@ COMPILE = --universal --python-version 3.11 --generate-hashes --no-header --no-a
   --no-emit-index-url --no-emit-find-links --quiet $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e lint types bench smoke lock clean
+.PHONY: help demo test e2e chaos lint types bench smoke lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -55,6 +56,11 @@ test: $(VENV)/.works
 
 e2e: $(VENV)/.works
 	$(BIN)/python -m pytest -m "e2e and not integration" $(PYTEST_FLAGS)
+
+CHAOS_SEEDS ?= 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
+
+chaos: $(VENV)/.works
+	EVALFLEET_CHAOS_SEEDS=$(CHAOS_SEEDS) EVALFLEET_CHAOS_CASES=30 $(BIN)/python -m pytest -m chaos -s tests/chaos
 
 lint: $(VENV)/.works
 	$(BIN)/ruff check .

@@ -1,0 +1,110 @@
+"""An evaluation over a fleet whose parts are killed, stopped, restarted, flushed and cut off, by a seed (I1 to I8).
+
+At the end, always: it is complete; every attempt is recorded once; each (conversation, turn, try) was played by one
+agent, and there is a second try only where a server was lost under the first; the artifact is the evaluation; Redis is
+at its base line; nothing hangs, and no process is left.
+
+    EVALFLEET_CHAOS_SEEDS=1,7 EVALFLEET_CHAOS_CASES=30 python -m pytest -m chaos -s tests/chaos
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+from sqlalchemy.engine import make_url
+
+from tests.chaos import afterwards, suite
+from tests.chaos.faults import SERVERS, schedule
+from tests.chaos.fleet import ChaosFleet
+from tests.chaos.links import Links
+from tests.chaos.processes import adopting, children
+from tests.integration.fleet import until
+
+SEEDS = [int(word) for word in os.environ.get("EVALFLEET_CHAOS_SEEDS", "1,2").split(",")]
+CASES = int(os.environ.get("EVALFLEET_CHAOS_CASES", "12"))
+"""Of five conversations each: 60 in the ordinary run, 150 in `make chaos`."""
+AT_ONCE = 12
+SPAN_S = float(os.environ.get("EVALFLEET_CHAOS_SPAN", "20"))
+"""The faults come within this time; those that take time take it beyond."""
+ENDS_WITHIN_S = 240.0
+"""For the slowest machine: a hanging fleet fails, a busy one does not."""
+
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(480)]
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[str]:
+    """A database of this run alone."""
+    name = f"evalfleet_chaos_{uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
+    try:
+        yield make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
+    finally:
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whatever_dies_every_attempt_is_recorded_once(seed: int, tmp_path: Path, database: str) -> None:
+    before = children()
+    began = time.monotonic()
+    with adopting():
+        with Links() as links:
+            fleet = ChaosFleet(tmp_path, links, database, CASES)
+            try:
+                wrong = evaluated_under_faults(fleet, seed)
+            except BaseException:
+                print(f"seed {seed}\n{fleet.story()}")
+                raise
+            finally:
+                fleet.close()
+        left = {pid: words for pid, words in children().items() if pid not in before}
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    took = time.monotonic() - began
+    wrong += [f"process {pid} is left: {words}" for pid, words in left.items()]
+    if "Traceback" in fleet.fleet.logs():
+        wrong.append("a traceback in a log")
+    assert not wrong, f"seed {seed}\n" + "\n".join(wrong) + f"\n{fleet.story()}"
+    print(f"\nseed {seed}: {took:.0f} s; {dict(fleet.counts)}; {fleet.table}")
+
+
+def evaluated_under_faults(fleet: ChaosFleet, seed: int) -> list[str]:
+    """What is wrong in the end, a sentence each."""
+    fleet.start()
+    submission = fleet.fleet.submit(fleet.tree, "-j", str(AT_ONCE))
+    watcher = fleet.fleet.start("watcher", "watch", submission, "--json")
+    until(lambda: bool(suite.calls(fleet.tree)), fleet.story)
+    wanted = suite.attempts(CASES)
+
+    def done() -> bool:
+        return len(afterwards.recorded(fleet.database)) == wanted
+
+    fleet.play(schedule(seed, SPAN_S), seed, done)
+    fleet.settle(lambda: watcher.process.poll() is not None, ENDS_WITHIN_S)
+    with fleet.redis() as client:
+        until(lambda: not client.exists("ef:subs"), fleet.story)
+        made, attempts, calls = (
+            afterwards.runs(fleet.database),
+            afterwards.recorded(fleet.database),
+            suite.calls(fleet.tree),
+        )
+        fleet.table = afterwards.summary_of(made, calls)
+        wrong = [f"watch ended with {watcher.process.returncode}"] if watcher.process.returncode not in {0, 1} else []
+        wrong += afterwards.unfinished_evaluations(fleet.database)
+        wrong += afterwards.all_recorded_once(attempts, wanted)
+        wrong += afterwards.called_once(calls, made)
+        wrong += afterwards.repeats_are_explained(made, fleet.killed_agents, fleet.faults_of(SERVERS))
+        wrong += afterwards.verdicts_are_right(attempts, made, fleet.killed_agents)
+        wrong += afterwards.artifact_is_the_evaluation(fleet.folder / "results", submission, attempts)
+        wrong += afterwards.nothing_stays_in_redis(client, submission)
+    return wrong
