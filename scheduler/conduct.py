@@ -26,6 +26,7 @@ from evalfleet.ledger import Ledger
 from evalfleet.plan import Plan
 from evalfleet.results import FolderResults
 from evalfleet.settings import Broker
+from scheduler.allowed import are_over, end_evaluations, ended_by_itself
 from scheduler.dispatch import Books, Dispatcher, Ended
 from scheduler.drive import drive_to_end
 from scheduler.embedded import Endpoints, Stack
@@ -70,6 +71,10 @@ class Conductor:
             ended = Ended("completed")  # also when a signal came while the last attempts were being recorded
         reasons = missing_reasons(opened.plan, ended)
         summary = summary_of(opened.plan, self.store, documents, reasons, time.monotonic() - began)
+        if self._may_end(ended, summary):
+            documents = self._end(documents)
+            ended_so = summary_of(opened.plan, self.store, documents, reasons, time.monotonic() - began)
+            summary = replace(ended_so, missing_allowed=are_over(documents))
         code = exit_code(
             summary,
             allow_flaky=self.options.allow_flaky,
@@ -133,6 +138,24 @@ class Conductor:
             return Ended("stopped", error.message, type(error).__name__)
         finally:
             publisher.close()
+
+    def _may_end(self, ended: Ended, summary: Summary) -> bool:
+        """Is what is missing allowed to be, now that the run is over (S18)?"""
+        allowed = self.options.allow_missing
+        if allowed is None or self.interrupts.first is not None or not allowed.covers(summary):
+            return False
+        return ended_by_itself(ended, self.ledger.progress(summary.submission))
+
+    def _end(self, documents: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+        async def main() -> tuple[Mapping[str, Any], ...]:
+            async with self._client() as client:
+                return await end_evaluations(client, documents)
+
+        try:
+            return asyncio.run(main())
+        except PlatformError as error:
+            self.reporter.warn(f"the evaluations could not be ended without what is missing: {error}")
+            return tuple(documents)
 
     def _enough(self, plan: Plan) -> Enough | None:
         most = self.options.max_failures

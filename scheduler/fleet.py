@@ -47,6 +47,7 @@ from evalfleet.telemetry import (
     forget_submission,
     serve,
 )
+from scheduler.allowed import end_evaluations
 from scheduler.conduct import missing_reasons, with_harness
 from scheduler.dispatch import Books, Dispatcher, Ended, drive
 from scheduler.evaluate import Options, state_folder
@@ -329,6 +330,20 @@ def _documents(settings: Settings, plan: Plan, *, retry_for: float = 60.0) -> tu
             return tuple([await client.get_evaluation(e.id) for e in plan.evaluations if e.id is not None])
 
     return asyncio.run(main())
+
+
+def end(settings: Settings, plan: Plan, evaluations: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """The evaluations, ended with what is recorded; as they were when the platform does not answer."""
+
+    async def main() -> tuple[Mapping[str, Any], ...]:
+        async with _client(settings, plan) as client:
+            return await end_evaluations(client, evaluations)
+
+    try:
+        return asyncio.run(main())
+    except PlatformError as error:
+        log.warning("the evaluations of %s could not be ended: %s", plan.id, error)
+        return tuple(evaluations)
 
 
 def _client(settings: Settings, plan: Plan, *, retry_for: float = 60.0) -> Client:

@@ -25,7 +25,6 @@ def exit_code(
     summary: Summary,
     *,
     allow_flaky: bool = False,
-    allow_missing: bool = False,
     regressed: bool = False,
     stopped: bool = False,
     usage: bool = False,
@@ -35,8 +34,8 @@ def exit_code(
     """The first that applies: 130/143 · 70 · 2 · 1 if lost whatever the missing give · 4 · 3 · 0.
 
     `signal` that ended the command (2 or 15); `fault` of ours; `usage`: nothing matched; `stopped` by budget or time;
-    `allow_missing`: what is missing was given up on purpose; `regressed`: the comparison says so and it counts.
-    Evidence that the evaluation does not hold yet is an open end too: exit 3, and a resume records it.
+    `regressed`: the comparison says so and it counts. Evidence that the evaluation does not hold yet is an open end,
+    too: exit 3, and a resume records it.
     """
     if signal is not None:
         return 128 + signal
@@ -44,11 +43,12 @@ def exit_code(
         return 70
     if usage or not summary.scenarios:
         return 2
-    if regressed or any(lost(s, allow_flaky=allow_flaky, allow_missing=allow_missing) for s in summary.scenarios):
+    allowed = summary.missing_allowed
+    if regressed or any(lost(s, allow_flaky=allow_flaky, allow_missing=allowed) for s in summary.scenarios):
         return 1
     if stopped:
         return 4
-    given_up = (allow_missing and scenario.missing for scenario in summary.scenarios)
+    given_up = (allowed and scenario.missing for scenario in summary.scenarios)
     still_open = (scenario.verdict == "incomplete" for scenario in summary.scenarios)
     unfinished = any(is_open and not up for is_open, up in zip(still_open, given_up, strict=True))
     return 3 if unfinished or summary.unrecorded else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,6 +15,7 @@ from evalfleet.plan import Attempt
 from evalfleet.results import results_store
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig, find_tree, read_tree_config
+from scheduler.allowed import AllowedMissing
 from scheduler.embedded import Stack
 from scheduler.evaluate import Options, state_folder
 from scheduler.prepare import Prepared
@@ -113,13 +114,21 @@ class Scored:
 
 
 def score_artifact(
-    text: str, tree: Path | None, results: Path | None, *, as_recorded: bool, allow_flaky: bool
+    text: str,
+    tree: Path | None,
+    results: Path | None,
+    *,
+    as_recorded: bool,
+    allow_flaky: bool,
+    allow_missing: AllowedMissing | None = None,
 ) -> Scored:
     """Score an artifact again (S32); runs nothing."""
     root = find_tree(tree or Path.cwd())
     result, _ = choose(text, None, results or read_tree_config(root).results_folder)
     cases = None if as_recorded else load_cases(root)
     summary = score(result, cases, as_recorded=as_recorded)
+    if allow_missing is not None and allow_missing.covers(summary):
+        summary = replace(summary, missing_allowed=True)
     today = None if as_recorded else Today(result.plan, cases)
     return Scored(summary, exit_code(summary, allow_flaky=allow_flaky), root, today)
 

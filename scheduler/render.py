@@ -109,6 +109,8 @@ def incomplete_message(summary: Summary) -> str:
             f"{_many(summary.unrecorded, 'attempt')} with evidence here, not recorded on the evaluation yet: "
             "a resume records them and plays nothing again"
         )
+    if summary.missing_allowed:
+        return "\n".join([*lines, "  so many are allowed: the evaluation has ended with what is recorded"])
     lines.append(f"  evalfleet resume {summary.submission}   plays what is missing")
     lines.append(f"  evalfleet cancel {summary.submission}   ends it and keeps what is recorded")
     return "\n".join(lines)

@@ -170,7 +170,7 @@ def _summarized(result: Result, lines: Iterable[Mapping[str, Any]]) -> Summary:
     stored = result.summary or {}
     seconds = stored.get("seconds")
     written = result.places
-    return summarize(
+    summary = summarize(
         result.plan,
         chain(lines, (line for key, line in _elsewhere(stored) if not written.has(key))),
         artifact=result.place,
@@ -178,6 +178,7 @@ def _summarized(result: Result, lines: Iterable[Mapping[str, Any]]) -> Summary:
         reasons={key: reason for key, reason in _reasons(stored).items() if not written.has(key)},
         seconds=seconds if isinstance(seconds, int | float) else None,
     )
+    return replace(summary, missing_allowed=stored.get("missing_allowed") is True)
 
 
 def _scenarios(stored: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

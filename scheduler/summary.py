@@ -134,7 +134,8 @@ class EvaluationSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A submission's result. `seconds`: wall time, where it is known. `artifact`: what a person opens."""
+    """A submission's result. `seconds`: wall time, where it is known. `artifact`: what a person opens.
+    `missing_allowed`: what is missing was given up on purpose (`--allow-missing`, S18)."""
 
     submission: str
     artifact: str
@@ -146,6 +147,7 @@ class Summary:
     context_turns: int
     seconds: float | None = None
     graders: tuple[GraderSummary, ...] = ()
+    missing_allowed: bool = False
 
     @property
     def missing(self) -> int:
@@ -179,7 +181,8 @@ class Summary:
         for shown, scenario in zip(document["scenarios"], self.scenarios, strict=True):
             shown["missing_attempts"] = {str(attempt.trial): attempt.reason for attempt in scenario.missing}
             shown["recorded_elsewhere"] = list(scenario.elsewhere)
-        return {"format": 1, **document, "context_turns": self.context_turns, "seconds": self.seconds}
+        known = {"context_turns": self.context_turns, "seconds": self.seconds, "missing_allowed": self.missing_allowed}
+        return {"format": 1, **document, **known}
 
 
 def summarize(

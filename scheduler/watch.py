@@ -1,21 +1,24 @@
 """How does somebody see how far a fleet's submission is, and why it stands still?
 
-`watch` reads the ledger only: it drives nothing, and ends without any effect on what it watched.
+`watch` reads the ledger only: it drives nothing, and ends without any effect on what it watched, unless it was told
+how much may be missing.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
-from evalfleet.artifact import find, read_plan
+from evalfleet.artifact import find, finish, open_artifact, read_plan
 from evalfleet.errors import TargetUnreachable, UsageError
 from evalfleet.ledger import GRACE_MS, Ledger, Meta, Progress
 from evalfleet.plan import Plan
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
+from scheduler.allowed import AllowedMissing, are_over, ended_by_itself
 from scheduler.dispatch import Ended
 from scheduler.evaluate import Reporter
-from scheduler.fleet import documents, summarize_fleet
+from scheduler.fleet import documents, end, summarize_fleet
 from scheduler.interrupt import Interrupts
 from scheduler.summary import Summary, exit_code
 
@@ -25,9 +28,17 @@ AWAY_S = 60.0
 """A broker that does not answer is waited for this long."""
 
 
-def watch(submission: str, settings: Settings, reporter: Reporter, *, allow_flaky: bool) -> tuple[Summary, int]:
+def watch(
+    submission: str,
+    settings: Settings,
+    reporter: Reporter,
+    *,
+    allow_flaky: bool,
+    allow_missing: AllowedMissing | None = None,
+) -> tuple[Summary, int]:
     """Follow a submission to its end; its summary and exit code. A signal ends the watching, not the submission: then
-    the summary is how far it is. UsageError when nobody knows it."""
+    the summary is how far it is. Where no more is missing at its end than `allow_missing`, its evaluations are ended
+    with what is recorded (S18): the one thing that watching does. UsageError when nobody knows it."""
     store = results_store(settings.require_results_url())
     ledger = Ledger(settings.require_broker().redis_url)
     with Interrupts() as interrupts:
@@ -37,7 +48,16 @@ def watch(submission: str, settings: Settings, reporter: Reporter, *, allow_flak
     if artifact is None:
         raise UsageError(f"{store.shown()} holds no artifact of {submission}; is EVALFLEET_RESULTS_URL the fleet's?")
     plan = read_plan(store, artifact)
-    summary = summarize_fleet(plan, store, documents(settings, plan), ended or Ended("left"))
+    found = documents(settings, plan)
+    summary = summarize_fleet(plan, store, found, ended or Ended("left"))
+    over = allow_missing is not None and ended is not None and allow_missing.covers(summary)
+    if over and ended is not None and ended_by_itself(ended, ledger.progress(submission)):
+        found = end(settings, plan, found)
+        over = are_over(found)
+        summary = replace(summarize_fleet(plan, store, found, ended), missing_allowed=over)
+    elif are_over(found):  # somebody may have ended it so before
+        stored = open_artifact(store, artifact).summary or {}
+        summary = replace(summary, missing_allowed=stored.get("missing_allowed") is True)
     if ended is None:
         reporter.note(f"not watching any more; {submission} goes on (`evalfleet watch {submission}`)")
     elif ended.state == "stopped" and ended.reason:
@@ -50,6 +70,8 @@ def watch(submission: str, settings: Settings, reporter: Reporter, *, allow_flak
         stopped=ended is not None and ended.is_by_limit,
         signal=interrupts.first if ended is None else None,
     )
+    if over and summary.missing_allowed:
+        finish(store, artifact, summary.stored(code))
     return summary, code
 
 

@@ -12,6 +12,7 @@ import typer
 
 from scheduler.cli.flags import (
     AllowFlaky,
+    AllowMissing,
     AsJson,
     Budget,
     Commit,
@@ -65,6 +66,7 @@ def eval_(
     state: State = None,
     fresh: Fresh = False,
     allow_flaky: AllowFlaky = False,
+    allow_missing: AllowMissing = None,
     exit_first: ExitFirst = False,
     max_failures: MaxFailures = None,
     target: OnTarget = False,
@@ -114,6 +116,7 @@ def eval_(
         allow_flaky=allow_flaky,
         leave_running=leave_running,
         max_failures=1 if exit_first else max_failures,
+        allow_missing=allow_missing,
     )
     words = words_of(select, deselect, failed=failed)
     result = evaluate(prepared, options, make_reporter(sys.stderr, quiet=quiet), words=words)
@@ -197,6 +200,7 @@ def resume(
     budget: Budget = None,
     max_time: MaxTime = None,
     allow_flaky: AllowFlaky = False,
+    allow_missing: AllowMissing = None,
     exit_first: ExitFirst = False,
     max_failures: MaxFailures = None,
     as_json: AsJson = False,
@@ -228,6 +232,7 @@ def resume(
         max_failures=1 if exit_first else max_failures,
         budget=budget,
         max_time=max_time,
+        allow_missing=allow_missing,
     )
     known = Submissions(state_folder(config, options))
     record = known.find(submission) if submission else known.latest_unfinished()

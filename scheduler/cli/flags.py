@@ -1,13 +1,17 @@
-"""Which flags do several commands share? Each one's name, variable and help are written once."""
+"""Which flags do several commands share? Each one's name, variable and help are written once.
+
+What reads a value is imported by its reader: `--help` waits for none of it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evalfleet.checks.duration import seconds_of
+if TYPE_CHECKING:
+    from scheduler.allowed import AllowedMissing
 
 
 def whole(text: str | int) -> int:
@@ -26,8 +30,20 @@ def from_one(text: str | int) -> int:
     return number
 
 
+def allowed_missing(text: str | AllowedMissing) -> AllowedMissing:
+    """`3` or `2.5%`."""
+    from scheduler.allowed import AllowedMissing
+
+    try:
+        return text if isinstance(text, AllowedMissing) else AllowedMissing.parse(text)
+    except ValueError as reason:
+        raise typer.BadParameter(f"{text!r}: {reason}") from None
+
+
 def seconds(text: str | float) -> float:
     """A time limit, spelt as in case files (S5)."""
+    from evalfleet.checks.duration import seconds_of
+
     try:
         return text if isinstance(text, float) else seconds_of(text)
     except ValueError as reason:
@@ -112,6 +128,16 @@ State = Annotated[
 ]
 AllowFlaky = Annotated[
     bool, typer.Option("--allow-flaky", envvar="EVALFLEET_ALLOW_FLAKY", help="A flaky scenario does not fail the run.")
+]
+AllowMissing = Annotated[
+    Any,  # an AllowedMissing or None: the class is imported when the flag is read
+    typer.Option(
+        "--allow-missing",
+        envvar="EVALFLEET_ALLOW_MISSING",
+        help="So many attempts, or P% of them, may be missing at the end.",
+        parser=allowed_missing,
+        metavar="N|P%",
+    ),
 ]
 ExitFirst = Annotated[
     bool,

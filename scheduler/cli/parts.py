@@ -10,6 +10,7 @@ import typer
 
 from scheduler.cli.flags import (
     AllowFlaky,
+    AllowMissing,
     AsJson,
     Budget,
     Commit,
@@ -112,6 +113,7 @@ def submit(
 def watch(
     submission: Annotated[str, typer.Argument(help="Its id.")],
     allow_flaky: AllowFlaky = False,
+    allow_missing: AllowMissing = None,
     as_json: AsJson = False,
     output: Output = None,
     quiet: Quiet = False,
@@ -122,7 +124,11 @@ def watch(
 
     files = report_files(output)
     summary, code = follow(
-        submission, settings_of(None), make_reporter(sys.stderr, quiet=quiet), allow_flaky=allow_flaky
+        submission,
+        settings_of(None),
+        make_reporter(sys.stderr, quiet=quiet),
+        allow_flaky=allow_flaky,
+        allow_missing=allow_missing,
     )
     code = print_result(summary, code, as_json=as_json)
     return deliver(files, summary, code, root=None, allow_flaky=allow_flaky)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from evalfleet.errors import UsageError
-from scheduler.cli.flags import AllowFlaky, AsJson, OnTarget, Output, Results, State, Tree
+from scheduler.cli.flags import AllowFlaky, AllowMissing, AsJson, OnTarget, Output, Results, State, Tree
 from scheduler.cli.output import deliver, options_of, print_result, report_files, say, tell
 
 
@@ -43,6 +43,7 @@ def score(
     ] = False,
     results: Results = None,
     allow_flaky: AllowFlaky = False,
+    allow_missing: AllowMissing = None,
     as_json: AsJson = False,
     output: Output = None,
 ) -> int:
@@ -50,7 +51,9 @@ def score(
     from scheduler.manage import score_artifact
 
     files = report_files(output)
-    scored = score_artifact(result, tree, results, as_recorded=as_recorded, allow_flaky=allow_flaky)
+    scored = score_artifact(
+        result, tree, results, as_recorded=as_recorded, allow_flaky=allow_flaky, allow_missing=allow_missing
+    )
     code = print_result(scored.summary, scored.exit_code, as_json=as_json)
     return deliver(files, scored.summary, code, root=scored.root, today=scored.today, allow_flaky=allow_flaky)
 

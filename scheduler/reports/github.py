@@ -1,23 +1,24 @@
 """How does GitHub Actions show a failure at the line of the case file that asked for it?
 
 By workflow commands on stderr: GitHub reads them from both streams, and stdout carries the result alone (S37). Each
-assertion that failed is one annotation at its own line. GitHub shows ten errors of a step and drops the others without
-a word, so no more are written, one of each scenario before a second of any, and a notice says how many there are.
+assertion that failed is one annotation at its own line, and what did not pass without gating is a warning. GitHub shows
+ten errors of a step and drops the others without a word, so no more are written, one of each scenario before a second
+of any, and a notice says how many there are.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import zip_longest
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from evalfleet.checks.place import Place
 from evalfleet.checks.text import one_line
 from evalfleet.errors import StorageError
 from scheduler.reports.markdown import markdown
-from scheduler.reports.report import Report, Standing, failures
+from scheduler.reports.report import GATING, Report, Standing, failures
 from scheduler.summary import ScenarioSummary
 
 MOST = 10
@@ -50,7 +51,11 @@ class Annotation:
 
 def commands(report: Report, root: Path | None, environment: Mapping[str, str]) -> Iterator[str]:
     """What to write on stderr, a line each. `root`: the tree's folder."""
-    open_ones = [s for s in report.summary.scenarios if report.standing(s) is not Standing.PASSED]
+    apart = [s for s in report.summary.scenarios if report.standing(s) is Standing.APART]
+    for scenario in apart[:MOST]:
+        for annotation in islice(_annotations(report, scenario, root, environment), 1):
+            yield replace(annotation, message=f"{report.apart(scenario)}; {annotation.message}").command("warning")
+    open_ones = [s for s in report.summary.scenarios if report.standing(s) in GATING]
     found = [list(_annotations(report, scenario, root, environment)) for scenario in open_ones[:MOST_SEEN]]
     in_turn = [annotation for row in zip_longest(*found) for annotation in row if annotation is not None]
     for annotation in in_turn[:MOST]:

@@ -7,6 +7,7 @@ the gate is (decision 016):
     an attempt ended in error   <error type="error">: a grader that broke, a timeout; not the agent's wrong answer
     failed, or flaky            <failure type="failed"> or "flaky"
     attempts missing            <error type="incomplete">: "skipped" is green on Jenkins, GitLab and GitHub alike
+    missing, as --allow-missing <skipped>: green, as the gate is, and counted apart
 
 Flaky is a property too, `<property name="flaky" value="true"/>`, so that it can be counted where it is allowed.
 """
@@ -118,6 +119,9 @@ def _outcome(report: Report, scenario: ScenarioSummary, said: Mapping[tuple[str,
     standing = report.standing(scenario)
     if standing is Standing.PASSED:
         return ""
+    if standing is Standing.APART:
+        message = f"{report.apart(scenario)}; {_message(scenario)}"
+        return f"      <{tag('skipped', {'message': message})}/>\n"
     name = "failure" if standing is Standing.FAILED else "error"
     kind = scenario.verdict if standing is Standing.FAILED and scenario.verdict == "flaky" else standing.value
     reasons = dict(said)
@@ -199,8 +203,8 @@ def _counts(report: Report, scenarios: Iterable[ScenarioSummary]) -> dict[str, s
     return {
         "tests": len(standings),
         "failures": standings.count(Standing.FAILED),
-        "errors": len(standings) - standings.count(Standing.PASSED) - standings.count(Standing.FAILED),
-        "skipped": 0,
+        "errors": standings.count(Standing.ERROR) + standings.count(Standing.INCOMPLETE),
+        "skipped": standings.count(Standing.APART),
     }
 
 

@@ -28,7 +28,13 @@ MOST_FAILURES = 10
 MOST_OF_A_SENTENCE = 400
 MOST_OF_AN_ANSWER = 1500
 
-_SIGNS = {Standing.PASSED: "✅", Standing.FAILED: "❌", Standing.ERROR: "💥", Standing.INCOMPLETE: "⏳"}
+_SIGNS = {
+    Standing.PASSED: "✅",
+    Standing.FAILED: "❌",
+    Standing.ERROR: "💥",
+    Standing.INCOMPLETE: "⏳",
+    Standing.APART: "➖",
+}
 _ORDER = (Standing.ERROR, Standing.FAILED, Standing.INCOMPLETE)
 _SPECIAL = re.compile(r"[\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_])")
 """What would become something else in a line of GitHub Markdown; a `_` inside a word does not."""
@@ -55,7 +61,7 @@ def markdown(report: Report) -> Iterator[str]:
         yield f"- {escaped(evaluation_rates(evaluation))}\n"
     yield f"- commit {code(summary.commit[:12])}, submission {code(summary.submission)}\n"
     yield f"- {escaped(last_line(summary).plain)}\n"
-    if summary.missing or summary.unrecorded:
+    if (summary.missing or summary.unrecorded) and not summary.missing_allowed:
         yield f"\n{code(f'evalfleet resume {summary.submission}')} plays what is missing; "
         yield f"{code(f'evalfleet cancel {summary.submission}')} ends it and keeps what is recorded.\n"
 
@@ -88,7 +94,7 @@ def fenced(text: str, most: int) -> str:
 
 def _head_sign(report: Report) -> str:
     standings = {report.standing(scenario) for scenario in report.summary.scenarios} or {Standing.INCOMPLETE}
-    return next(_SIGNS[standing] for standing in (*_ORDER, Standing.PASSED) if standing in standings)
+    return next(_SIGNS[standing] for standing in (*_ORDER, Standing.PASSED, Standing.APART) if standing in standings)
 
 
 def _counts(report: Report) -> str:

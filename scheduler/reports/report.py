@@ -26,12 +26,18 @@ MOST_OF_A_SENTENCE = 2000
 
 class Standing(enum.Enum):
     """PASSED: nothing to do (or flaky, where that is allowed). FAILED and ERROR lose the gate; an error comes first,
-    since whoever broke there is not the agent (S16). INCOMPLETE: attempts are missing and can be resumed (S18)."""
+    since whoever broke there is not the agent (S16). INCOMPLETE: attempts are missing and can be resumed (S18). APART:
+    it did not pass and does not gate, because so many attempts may be missing."""
 
     PASSED = "passed"
     FAILED = "failed"
     ERROR = "error"
     INCOMPLETE = "incomplete"
+    APART = "apart"
+
+
+GATING = frozenset({Standing.FAILED, Standing.ERROR, Standing.INCOMPLETE})
+"""What makes the exit code another than 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +61,17 @@ class Report:
     def standing(self, scenario: ScenarioSummary) -> Standing:
         if scenario.errors:
             return Standing.ERROR
-        if lost(scenario, allow_flaky=self.allow_flaky):
+        allowed = self.summary.missing_allowed
+        if lost(scenario, allow_flaky=self.allow_flaky, allow_missing=allowed):
             return Standing.FAILED
-        return Standing.INCOMPLETE if scenario.verdict == "incomplete" else Standing.PASSED
+        if scenario.verdict != "incomplete":
+            return Standing.PASSED
+        return Standing.APART if allowed and scenario.missing else Standing.INCOMPLETE
+
+    def apart(self, scenario: ScenarioSummary) -> str:
+        """Why one that stands apart does."""
+        recorded = scenario.trials - len(scenario.missing)
+        return f"{recorded} of {scenario.trials} recorded; what is missing is allowed to be"
 
     def lines(self, scenario: ScenarioSummary) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
         """(trial, its line) for every trial; one line in memory at a time."""

@@ -73,3 +73,37 @@ def test_s36_max_failures_stops_and_the_same_command_goes_on_to_the_next_failure
     tree.run("eval", "--max-failures", "5").check(1, "4 scenarios: 2 pass, 2 fail")
     assert tree.started() == 4
     tree.run("resume", "--max-failures", "0").check(2, "0 is less than 1")
+
+
+LOST = """
+import json, sys
+turn = json.load(sys.stdin)
+if turn["metadata"]["evalfleet.trial"] == 3:
+    print(json.dumps({"type": "error", "message": "gone", "code": "upstream_unavailable", "retryable": True}))
+else:
+    print("hello")
+"""
+
+
+def test_s18_what_is_missing_may_be_and_the_evaluation_ends_with_what_is_recorded(tree: Tree) -> None:
+    (tree.root / "agent.py").write_text(LOST)
+    tree.case("a", GOOD.replace("user:", "trials: 5, user:"))
+    tree.case("b", GOOD)
+    environment = {"EVALFLEET_TRIES": "1"}
+    tree.run("eval", "--allow-missing", "10%", environment=environment).check(3, "evalfleet resume", "4 of 5")
+    assert tree.summary()["missing_allowed"] is False
+    submission = tree.summary()["submission"]
+    done = tree.run("resume", submission, "--allow-missing", "1", "-o", "r.junit.xml", environment=environment)
+    done.check(0, "a  one  INCOMPLETE  4 of 5", "pass@1 1.00 [0.80–1.00]", "so many are allowed")
+    assert "evalfleet resume" not in done.err
+    assert (
+        '<skipped message="4 of 5 recorded; what is missing is allowed to be' in (tree.root / "r.junit.xml").read_text()
+    )
+    stored = tree.summary()
+    assert (stored["verdict"], stored["exit_code"], stored["missing_allowed"]) == ("incomplete", 0, True)
+    assert {e["k"]: e["status"] for e in stored["evaluations"]} == {1: "completed", 5: "cancelled"}
+    played = tree.started()
+    tree.run("resume", submission).check(0, "cancelled", "nothing was run", "4 of 5")
+    tree.run("score", str(tree.artifact()), "--as-recorded").check(0, "4 of 5")
+    assert tree.started() == played
+    tree.run("eval", "--allow-missing", "half").check(2, "'half': write a number of attempts such as 3")

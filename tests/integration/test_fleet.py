@@ -260,3 +260,30 @@ def test_s18_what_a_fleet_was_handed_is_listed_and_cancelled_here(tmp_path: Path
     assert "0 recorded attempts are kept" in cancelled.stdout
     assert "  cancelled  " in fleet.run("list", *here).stdout
     assert not (state / "server.sqlite3").exists()
+
+
+def test_s18_watching_ends_the_evaluation_where_no_more_is_missing_than_allowed(tmp_path: Path, fleet: Fleet) -> None:
+    tree = make_tree(tmp_path / "tree", nap=0)
+    (tree / "agent.py").write_text(
+        "import json, sys\n"
+        "trial = json.load(sys.stdin)['metadata']['evalfleet.trial']\n"
+        "lost = {'type': 'error', 'message': 'gone', 'code': 'upstream_unavailable', 'retryable': True}\n"
+        "print(json.dumps(lost) if trial == 3 else 'hi')\n"
+    )
+    for case in ("greeting", "parity"):
+        (tree / f"evals/cases/{case}.yaml").unlink()
+    (tree / "evals/cases/one.yaml").write_text(
+        "scenarios:\n  - {id: one, user: hi, trials: 4, expect: [{final_answer_contains: hi}]}\n"
+    )
+    fleet.server(tree)
+    fleet.scheduler()
+    fleet.worker("worker")
+    submission = fleet.submit(tree)
+    code, document = fleet.watch(submission)
+    assert (code, document["scenarios"][0]["missing"]) == (3, 1), fleet.logs()
+    assert document["evaluations"][0]["status"] == "running"
+    ended = fleet.run("watch", submission, "--allow-missing", "25%", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["evaluations"][0]["status"] == "cancelled"
+    code, document = fleet.watch(submission)
+    assert (code, document["evaluations"][0]["status"], document["scenarios"][0]["passed"]) == (0, "cancelled", 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -321,8 +322,6 @@ class TestExitCode:
             pytest.param(["failed", "-"], {"allow_flaky": True}, 3, id="could still be flaky, which is allowed"),
             pytest.param(["passed", "-"], {"stopped": True}, 4, id="stopped by budget"),
             pytest.param(["failed", "-"], {"stopped": True}, 1, id="lost before it was stopped"),
-            pytest.param(["passed", "-"], {"allow_missing": True}, 0, id="missing allowed"),
-            pytest.param(["failed", "-"], {"allow_missing": True, "allow_flaky": True}, 1, id="given up, never passed"),
             pytest.param(["passed"], {"usage": True, "stopped": True}, 2, id="usage before stopped"),
             pytest.param(["failed"], {"fault": True, "usage": True}, 70, id="a fault of ours before all but signals"),
             pytest.param(["passed"], {"signal": 2, "fault": True}, 130, id="Ctrl-C"),
@@ -331,6 +330,21 @@ class TestExitCode:
     )
     def test_the_first_that_applies(self, outcomes: list[str], options: dict[str, Any], wanted: int) -> None:
         assert exit_code(summary_of(outcomes), **options) == wanted
+
+    @pytest.mark.parametrize(
+        ("outcomes", "allow_flaky", "wanted"),
+        [
+            pytest.param(["passed", "-"], False, 0, id="all that is there passed"),
+            pytest.param(["passed", "failed", "-"], True, 0, id="flaky, which is allowed"),
+            pytest.param(["passed", "failed", "-"], False, 1, id="flaky"),
+            pytest.param(["failed", "-"], True, 1, id="given up, never passed"),
+            pytest.param(["error", "-"], True, 1, id="an error"),
+            pytest.param(["-", "-"], False, 0, id="nothing of this scenario"),
+        ],
+    )
+    def test_s18_what_may_be_missing_gives_nothing(self, outcomes: list[str], allow_flaky: bool, wanted: int) -> None:
+        summary = replace(summary_of(outcomes), missing_allowed=True)
+        assert exit_code(summary, allow_flaky=allow_flaky) == wanted
 
     def test_nothing_at_all_is_not_ok(self) -> None:
         assert exit_code(summarize(plan({}), [], artifact="")) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def made(
     *,
     ks: Sequence[int] = (1,),
     allow_flaky: bool = False,
+    missing_allowed: bool = False,
     ended: str = "",
 ) -> Report:
     """The report of an artifact with these lines."""
@@ -28,7 +30,7 @@ def made(
     write_plan(store, plan(cases, ks=ks))
     append_segment(store, ARTIFACT, lines)
     result = open_artifact(store, ARTIFACT)
-    summary = recorded(result)
+    summary = replace(recorded(result), missing_allowed=missing_allowed)
     code = exit_code(summary, allow_flaky=allow_flaky)
     return report_of(result, summary, code, allow_flaky=allow_flaky, ended=ended)
 

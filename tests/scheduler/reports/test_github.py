@@ -16,7 +16,7 @@ from scheduler.reports import Report
 from scheduler.reports.github import MOST, Annotation, commands, step_summary
 from tests.scheduler.reports.making import asked, errored, every_kind, failed, made
 
-_COMMAND = re.compile(r"::(error|notice) (.*?)::(.*)")
+_COMMAND = re.compile(r"::(error|warning|notice) (.*?)::(.*)")
 
 
 def parsed(text: str) -> tuple[str, dict[str, str], str]:
@@ -57,6 +57,15 @@ def test_flaky_is_no_error_where_it_is_allowed(tmp_path: Path) -> None:
     titles = [where["title"] for _, where, _ in told(every_kind(tmp_path, allow_flaky=True))]
     assert "tone/wavers" not in titles
     assert "tone/breaks" in titles
+
+
+def test_s18_what_may_be_missing_is_a_warning_at_its_scenario(tmp_path: Path) -> None:
+    found = {where["title"]: (kind, said) for kind, where, said in told(every_kind(tmp_path, missing_allowed=True))}
+    assert found["tone/waits"] == (
+        "warning",
+        "1 of 3 recorded; what is missing is allowed to be; trial 1: server_lost, 3 tries",
+    )
+    assert {kind for title, (kind, _) in found.items() if title != "tone/waits"} == {"error"}
 
 
 def test_a_command_is_one_line_whatever_is_in_it() -> None:

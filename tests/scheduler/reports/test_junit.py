@@ -122,6 +122,19 @@ class TestWhatAScenarioCountsAs:
         assert said.splitlines() == ["trial 1: missing: server_lost, 3 tries", "trial 2: missing: not played yet"]
         assert "trial 2: MISSING: not played yet" in output(case_of(root, "waits"))
 
+    def test_s18_missing_attempts_that_are_allowed_are_skipped_and_counted_apart(self, tmp_path: Path) -> None:
+        root = read(every_kind(tmp_path / "allowed", missing_allowed=True))
+        waits = case_of(root, "waits")
+        assert [child.tag for child in waits] == ["skipped", "system-out"]
+        skipped = waits.find("skipped")
+        assert skipped is not None
+        assert skipped.attrib["message"] == (
+            "1 of 3 recorded; what is missing is allowed to be; 1 of 3 trials passed; 2 of 3 missing; "
+            "trial 1: server_lost, 3 tries"
+        )
+        [suite] = root.iter("testsuite")
+        assert [suite.attrib[name] for name in ("tests", "skipped", "errors")] == ["6", "1", "2"]
+
     def test_flaky_is_a_property_of_its_own(self, root: ElementTree.Element) -> None:
         flaky = [case.attrib["name"] for case in root.iter("testcase") if case.find("properties/property") is not None]
         assert flaky == ["wavers", "breaks"]

@@ -52,6 +52,11 @@ class TestThePage:
             rows(text)[3][4] == "trial 1: server\\_lost, 3 tries" or rows(text)[3][4] == "trial 1: server_lost, 3 tries"
         )
 
+    def test_s18_what_may_be_missing_has_a_sign_of_its_own_and_no_way_on(self, tmp_path: Path) -> None:
+        text = page(every_kind(tmp_path / "allowed", missing_allowed=True))
+        assert ["➖ INCOMPLETE", "<code>tone/waits</code>", "1 of 3"] in [row[:3] for row in rows(text)]
+        assert "evalfleet resume" not in text
+
     def test_a_failure_shows_its_assertions_with_their_places_its_answer_and_its_run(self, text: str) -> None:
         told = text.partition("<summary><code>tone/wavers</code> trial 1 of 3</summary>")[2].partition("</details>")[0]
         assert "- <code>evals/cases/tone.yaml:17:9</code> final_answer_contains: the final answer does not" in told
