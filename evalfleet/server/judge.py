@@ -3,7 +3,7 @@
 What goes wrong says who has to act (S26):
 
 - ConfigError, CredentialError: the operator. No judge is set, its key is not set or was refused (401, 403).
-- ProblemAnswer 402 `insufficient_balance`, 404 `not_found`: the operator too (no money; no such model or address).
+- ProblemAnswer 403 `insufficient_balance`, 404 `not_found`: the operator too (no money; no such model or address).
 - TargetUnreachable, ProblemAnswer 429 `rate_limited` and 502 `upstream_unavailable`: infrastructure; try again.
 - ProblemAnswer 400 `invalid_body`: the endpoint refused this prompt (too long, filtered): the call's own trouble.
 - UnreadableAnswer: an answer that is no chat completion.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEADLINE = 60.0  # twice what a grader may take: past it nobody waits for the answer any more
 _PROBLEMS = {
-    "out_of_funds": (402, "insufficient_balance"),
+    "out_of_funds": (403, "insufficient_balance"),
     "rate_limited": (429, "rate_limited"),
     "upstream_unavailable": (502, "upstream_unavailable"),
     "judge_http_404": (404, "not_found"),

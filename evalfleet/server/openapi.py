@@ -211,7 +211,7 @@ def _runs() -> dict[str, Document]:
                 "post": _operation(
                     "A grader's judge call, on the run under test",
                     {"200": _answer(ref("JudgeAnswer"))},
-                    402,
+                    403,
                     429,
                     502,
                     parameters=(_RUN,),

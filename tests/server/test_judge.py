@@ -57,8 +57,8 @@ async def test_an_endpoint_that_streams_unasked_is_read_too() -> None:
     [
         (429, {"error": {"message": "slow down"}}, "rate_limited", 429),
         (500, {}, "upstream_unavailable", 502),
-        (402, {}, "insufficient_balance", 402),
-        (429, {"error": {"message": "q", "code": "insufficient_quota"}}, "insufficient_balance", 402),
+        (402, {}, "insufficient_balance", 403),
+        (429, {"error": {"message": "q", "code": "insufficient_quota"}}, "insufficient_balance", 403),
         (404, {"error": {"message": "no such model"}}, "not_found", 404),
         (400, {"error": {"message": "prompt too long"}}, "invalid_body", 400),
         (422, {"detail": "no"}, "invalid_body", 400),
