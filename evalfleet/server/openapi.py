@@ -279,7 +279,7 @@ def _evaluations() -> dict[str, Document]:
     evaluation = _answer(ref("Evaluation"))
     one = "/v2/evaluations/{evaluation_id}"
     listing = (
-        _query("harness_commit", COMMIT, description="this or harness_id"),
+        _query("harness_commit", {"anyOf": [COMMIT, {"const": ""}]}, description="this or harness_id"),
         _query("harness_id", given("h", empty=True), description="this or harness_commit"),
         _statuses(EVALUATION_STATUSES),
         _CURSOR,

@@ -86,18 +86,21 @@ _PROGRESS: Final = whole(done=COUNT, total=COUNT)
 _RATE: Final[Schema] = {"type": ["number", "null"]}
 _INDEXES: Final = listed({"type": "integer", "minimum": 0, "maximum": 99})
 
-_ATTEMPT: Final = partly(
-    ("attempt_index", "run_id", "verdict", "scorer_id", "scorer_version"),
-    case_key=nullable(WORD),
-    case_id=nullable(WORD),
-    attempt_index={"type": "integer", "minimum": 0, "maximum": 99},
-    run_id=given("run"),
-    verdict={"enum": ["passed", "failed"]},
-    judge_score=nullable({"type": "string", "pattern": r"^-?[0-9]{1,30}(\.[0-9]{1,30})?$"}),
-    judge_feedback=nullable({"type": "string", "maxLength": 1024 * 1024}),
-    scorer_id=SHORT,
-    scorer_version=SHORT,
-)
+
+def _attempt(case: str, other: str) -> Schema:
+    """An attempt that names its case by `case`; the other name is absent or null."""
+    return partly(
+        (case, "attempt_index", "run_id", "verdict", "scorer_id", "scorer_version"),
+        **{case: WORD, other: {"type": "null"}},
+        attempt_index={"type": "integer", "minimum": 0, "maximum": 99},
+        run_id=given("run"),
+        verdict={"enum": ["passed", "failed"]},
+        judge_score=nullable({"type": "string", "pattern": r"^-?[0-9]{1,30}(\.[0-9]{1,30})?$"}),
+        judge_feedback=nullable({"type": "string", "maxLength": 1024 * 1024}),
+        scorer_id=SHORT,
+        scorer_version=SHORT,
+    )
+
 
 SCHEMAS: Final[dict[str, Schema]] = {
     "Problem": {
@@ -260,7 +263,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
         pass_at_1=_RATE,
         created_at=TIME,
     ),
-    "Batch": whole(attempts=listed(_ATTEMPT, minItems=1, maxItems=200_000)),
+    "Batch": whole(
+        attempts=listed(
+            {"anyOf": [_attempt("case_key", "case_id"), _attempt("case_id", "case_key")]}, minItems=1, maxItems=200_000
+        )
+    ),
     "BatchAnswer": whole(
         results=listed(
             whole(
