@@ -5,6 +5,8 @@
 #   make chaos   twenty seeds of faults on a whole fleet, and hosts that are cut off: half an hour; needs Postgres
 #   make lint    ruff (rules and format) and the import rules of docs/decisions
 #   make types   mypy, strict, over the packages and the tests
+#   make strangers   an environment for programs that use our server and know nothing of us: their tests need it
+#   make fuzz    schemathesis against the server, 15 minutes on SQLite and 15 on Postgres
 #   make bench   the benchmark: a table of wall time and CPU
 #   make smoke   build the wheel, install it in a fresh environment, run it there
 #   make lock    write the lock files anew from pyproject.toml (LOCK_FLAGS=--upgrade: newest versions)
@@ -16,12 +18,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST_FLAGS ?= -n auto --maxprocesses 8 --dist worksteal
 UV_VERSION := 0.13.9
+STRANGERS := $(VENV)-strangers
+FUZZ_SECONDS ?= 900
 LOCK_FLAGS ?=
 COMPILE = --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
   --no-emit-index-url --no-emit-find-links --quiet $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e chaos lint types bench smoke lock clean
+.PHONY: help demo test e2e chaos lint types strangers fuzz bench smoke lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -44,6 +48,12 @@ $(VENV)/.runs: $(VENV)/.made requirements.lock requirements-build.lock pyproject
 
 $(VENV)/.works: $(VENV)/.runs requirements-dev.lock
 	$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@
+
+# What strangers depend on decides nothing of ours, and ours nothing of theirs.
+$(STRANGERS)/.made: $(VENV)/.made requirements-strangers.lock
+	$(BIN)/python -m venv --clear $(STRANGERS)
+	$(STRANGERS)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-strangers.lock
 	@touch $@
 
 # --- the targets -------------------------------------------------------------------------------------------------
@@ -69,6 +79,12 @@ lint: $(VENV)/.works
 
 types: $(VENV)/.works
 	$(BIN)/mypy
+
+strangers: $(STRANGERS)/.made
+
+fuzz: $(VENV)/.works $(STRANGERS)/.made
+	EVALFLEET_TEST_STRANGERS_PYTHON=$(abspath $(STRANGERS))/bin/python EVALFLEET_TEST_FUZZ_SECONDS=$(FUZZ_SECONDS) \
+	  $(BIN)/python -m pytest -s -m integration tests/integration/test_schemathesis.py
 
 bench: $(VENV)/.works
 	$(BIN)/python -m benchmarks
@@ -99,7 +115,8 @@ lock: build/uv-$(UV_VERSION)/bin/uv
 	printf 'hatchling>=1.27\neditables>=0.5\n' | $< pip compile - $(COMPILE) -c requirements.lock -o requirements-build.lock > /dev/null
 	$< pip compile pyproject.toml --extra dev $(COMPILE) -c requirements.lock -c requirements-build.lock \
 	  -o requirements-dev.lock > /dev/null
+	printf 'splox==0.5.4\nschemathesis==4.32.5\n' | $< pip compile - $(COMPILE) -o requirements-strangers.lock > /dev/null
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(STRANGERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -33,8 +33,8 @@ for name in [name for name in os.environ if name.startswith("GITHUB_")]:
     del os.environ[name]
 
 
-def _missing(service: str, setting: str, problem: str) -> None:
-    message = f"{service} does not answer ({problem}); {setting} names another one"
+def missing(message: str) -> None:
+    """Something that a test needs is not there: it is skipped on a laptop, and fails in CI."""
     if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
         pytest.fail(message)
     pytest.skip(message)
@@ -48,7 +48,7 @@ def redis_url() -> str:
         with redis.Redis.from_url(url, socket_connect_timeout=3, socket_timeout=3) as client:
             client.ping()
     except redis.RedisError as error:
-        _missing("Redis", REDIS_URL, str(error))
+        missing(f"Redis does not answer ({error}); {REDIS_URL} names another one")
     return url
 
 
@@ -59,7 +59,7 @@ def postgres_url() -> str:
     try:
         psycopg.connect(url, connect_timeout=3).close()
     except psycopg.Error as error:
-        _missing("Postgres", POSTGRES_URL, str(error).strip())
+        missing(f"Postgres does not answer ({str(error).strip()}); {POSTGRES_URL} names another one")
     return url
 
 

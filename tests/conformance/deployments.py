@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -155,18 +156,20 @@ def _database(folder: Path, postgres: str | None) -> Iterator[str]:
 
 
 class _Completions(BaseHTTPRequestHandler):
-    """An OpenAI-compatible endpoint with one answer to everything."""
+    """An OpenAI-compatible endpoint with one answer to everything; the model `answers 429` answers with that status."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        word, _, status = asked["model"].partition(" ")
         body = (
             b'{"choices":[{"message":{"role":"assistant","content":"0.8"},"finish_reason":"stop"}],'
             b'"usage":{"prompt_tokens":7,"completion_tokens":2}}'
         )
-        self.send_response(200)
+        self.send_response(int(status) if word == "answers" else 200)
         self.send_header("Content-Type", "application/json")
+        self.send_header("Retry-After", "7")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
