@@ -7,7 +7,6 @@ means no terminal: every line stays whole, so that `grep` finds it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import os
 import re
@@ -25,6 +24,9 @@ NARROWEST = 40
 """A terminal that says it is narrower than this (cells) is laid out for this width."""
 
 _EVERYTHING = 1 << 60
+_WIDE = "\u3041-\u30ff\u3400-\u9fff\uac00-\ud7af\uff10-\uff5a"
+_BREAKS = re.compile(rf"(?<= )(?=[^ ])|(?<=,)(?=[\"{{\[])|(?<=[{_WIDE}、。，！？」』）])(?=[{_WIDE}「『（])")
+_JOINER = re.compile("(?<=[^\\x00-\\x7f])([\u200c\u200d])(?=[^\\x00-\\x7f])")
 _PLAIN = str.maketrans({"…": "...", "–": "-", "─": "-"})
 
 
@@ -33,10 +35,16 @@ def clean(text: object) -> str:
     return one_line(str(text), _EVERYTHING)
 
 
+def readable(text: str) -> str:
+    """As `clean`, for what is read and not compared: joiners stay where they make one sign of two (a family of emoji,
+    Persian and Indian scripts), and are shown where they hide."""
+    return "".join(part if index % 2 else clean(part) for index, part in enumerate(_JOINER.split(text)))
+
+
 def paragraphs(text: str, most: int) -> list[str]:
-    """The lines of a text, each clean; after `most` characters it says how many more there are."""
+    """The lines of a text, each readable; after `most` characters it says how many more there are."""
     rest = len(text) - most
-    lines = [clean(part.removesuffix("\r")) for part in text[:most].split("\n")]
+    lines = [readable(part.removesuffix("\r")) for part in text[:most].split("\n")]
     if rest > 0:
         lines.append(f"(… {rest:,} more characters)")
     return lines
@@ -62,15 +70,26 @@ def pad(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int | None) -> list[str]:
-    """Lines of at most `width` cells, broken at blanks where there are any; whole without a width."""
+    """Lines of at most `width` cells; whole without a width.
+
+    Broken at blanks; in JSON, which has none, after a comma; between wide letters, whose scripts write without blanks.
+    What still does not fit is cut anywhere.
+    """
     if width is None or cell_len(text) <= width:
         return [text]
-    return [line.plain.rstrip() for line in Text(text).wrap(_wrapper(width), width, no_wrap=False)]
-
-
-@functools.lru_cache(maxsize=8)
-def _wrapper(width: int) -> Console:
-    return Console(file=io.StringIO(), width=width, color_system=None)
+    lines: list[str] = []
+    line, used = "", 0
+    for piece in _BREAKS.split(text):
+        cells = cell_len(piece.rstrip(" "))
+        if line and used + cells > width:
+            lines.append(line.rstrip(" "))
+            line, used = "", 0
+        if cells > width:
+            *whole, piece = chop_cells(piece, width)
+            lines += whole
+        line += piece
+        used += cell_len(piece)
+    return [*lines, line.rstrip(" ")]
 
 
 def width_of(stream: TextIO) -> int | None:

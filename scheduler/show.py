@@ -13,11 +13,13 @@ from evalfleet.checks.near import near_name
 from evalfleet.errors import UsageError
 from evalfleet.plan import Plan, PlannedScenario
 from evalfleet.results import results_store
-from scheduler.layout import clean, width_of, write_lines
-from scheduler.render import summary_lines
+from scheduler.layout import clean, width_of, wrap, write_lines
+from scheduler.render import summary_lines, trials_in_words
 from scheduler.score import recorded
 from scheduler.summary import Summary
-from scheduler.transcript import transcript
+from scheduler.transcript import OUTCOMES, transcript
+
+_CONTEXT = "played as context"
 
 
 def choose(result: str | None, scenario: str | None, results: Path) -> tuple[Result, str | None]:
@@ -68,7 +70,23 @@ def _page(result: Result, summary: Summary, key: tuple[str, str, int] | None, wi
     assert planned is not None
     yield Text()
     yield Text("─" * (width or 80), "dim")
-    yield from transcript(line, planned.scenario.trials if planned.evaluation is not None else None, width)
+    trials = planned.scenario.trials if planned.evaluation is not None else None
+    yield from transcript(line, trials, width, planned.scenario)
+    yield from _others(result, key, width)
+
+
+def _others(result: Result, key: tuple[str, str, int], width: int | None) -> Iterator[Text]:
+    """Which other trials there are, by how they ended: a flaky scenario is understood by its two kinds of trials."""
+    ended: dict[str, list[int]] = {word: [] for word in (*OUTCOMES, _CONTEXT)}
+    for trial in result.places.trials(*key[:2]):
+        line = result.line(*key[:2], trial) if trial != key[2] else None
+        if line is not None:
+            word = _CONTEXT if line.get("context") else str(line.get("outcome"))
+            ended.setdefault(word, []).append(trial)
+    parts = [f"{trials_in_words(trials)} {clean(word)}" for word, trials in ended.items() if trials]
+    if parts:
+        yield Text()
+        yield from (Text(part, "dim") for part in wrap(f"others: {'; '.join(parts)} (--trial N)", width))
 
 
 def _wanted(result: Result, summary: Summary, scenario: str | None, trial: int | None) -> tuple[str, str, int] | None:

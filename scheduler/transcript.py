@@ -11,7 +11,9 @@ from typing import Any
 
 from rich.text import Text
 
+from evalfleet.checks.hooks import NO_ANSWER
 from evalfleet.checks.outcome import GraderAnswer
+from evalfleet.checks.scenario import Scenario
 from evalfleet.checks.text import compact_json, plain_number
 from evalfleet.checks.trial import HookCall, ToolCall, Trial
 from scheduler.layout import clean, duration, paragraphs, wrap
@@ -24,8 +26,11 @@ STYLES = {"passed": "green", "failed": "bold red", "error": "bold red", "missing
 _LABEL = 9
 
 
-def transcript(line: Mapping[str, Any], trials: int | None, width: int | None) -> Iterator[Text]:
-    """One attempt line as text. `trials`: how many the scenario has, if it was scored."""
+def transcript(
+    line: Mapping[str, Any], trials: int | None, width: int | None, scenario: Scenario | None = None
+) -> Iterator[Text]:
+    """One attempt line as text. `trials`: how many the scenario has, if it was scored. `scenario`: what it was judged
+    by; then an assertion that did not pass says where it stands."""
     page = _Page(width)
     trial, unreadable = _trial(line)
     yield from _head(page, line, trials, trial)
@@ -39,7 +44,7 @@ def transcript(line: Mapping[str, Any], trials: int | None, width: int | None) -
     if findings:
         yield from page.title("expectations")
         for finding in findings:
-            yield from _finding(page, finding)
+            yield from _finding(page, finding, scenario)
     graders = line.get("graders") or ()
     if graders:
         yield from page.title("graders")
@@ -48,8 +53,7 @@ def transcript(line: Mapping[str, Any], trials: int | None, width: int | None) -
                 yield from _grader(page, GraderAnswer.from_json(answer))
             except ValueError as problem:
                 yield from page.entry("damaged", str(problem), "bold red")
-    yield from _tries(page, line.get("tries") or ())
-    yield from _usage(page, line.get("usage"))
+    yield from _conversation(page, line.get("tries") or (), line.get("usage"), played=trial is not None)
 
 
 def _trial(line: Mapping[str, Any]) -> tuple[Trial | None, str]:
@@ -141,15 +145,21 @@ def _hook(page: _Page, hook: HookCall) -> Iterator[Text]:
     if hook.fallback:
         details.append("fallback: it did not answer, an earlier answer was used")
     after = f" ({', '.join(details)})" if details else ""
-    yield from page.entry("hook", f"{hook.hook}: {hook.decision}{after}", "yellow")
+    said = f": {hook.error}" if hook.error else ""
+    style = "red" if hook.decision in NO_ANSWER else "yellow"
+    yield from page.entry("hook", f"{hook.hook}: {hook.decision}{after}{said}", style)
 
 
-def _finding(page: _Page, finding: Mapping[str, Any]) -> Iterator[Text]:
+def _finding(page: _Page, finding: Mapping[str, Any], scenario: Scenario | None) -> Iterator[Text]:
     label, style = {True: ("pass", "green"), False: ("FAIL", "bold red")}.get(
         finding.get("passed"),  # type: ignore[arg-type]  # null: could not be decided
         ("open", "magenta"),
     )
-    yield from page.entry(label, f"{finding.get('kind')}: {finding.get('sentence')}", style)
+    index = finding.get("index")
+    known = scenario is not None and isinstance(index, int) and 0 <= index < len(scenario.expect)
+    place = scenario.expect[index].place if known and label != "pass" else None  # type: ignore[union-attr,index]
+    at = f" ({place})" if place is not None else ""
+    yield from page.entry(label, f"{finding.get('kind')}: {finding.get('sentence')}{at}", style)
 
 
 def _grader(page: _Page, answer: GraderAnswer) -> Iterator[Text]:
@@ -172,26 +182,31 @@ def _grader(page: _Page, answer: GraderAnswer) -> Iterator[Text]:
         yield from page.entry("log", answer.log.rstrip("\n"))
 
 
-def _tries(page: _Page, tries: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
-    if not tries:
+def _conversation(
+    page: _Page, tries: Sequence[Mapping[str, Any]], usage: Mapping[str, Any] | None, *, played: bool
+) -> Iterator[Text]:
+    """Its chat and what that used; every try with its runs, where the turns above are not all there is to tell."""
+    plain = played and len(tries) == 1 and not tries[0].get("reason")
+    if tries and not plain:
+        yield from page.title("tries")
+        for one in tries:
+            reason = f": {one['reason']}" if one.get("reason") else ""
+            yield from page.entry(f"try {one.get('try')}", f"{one.get('chat_id') or 'no chat'}{reason}")
+            for run in one.get("run_ids") or ():
+                yield from page.entry("", str(run))
+    if not plain and not usage:
         return
-    yield from page.title("tries")
-    for one in tries:
-        reason = f": {one['reason']}" if one.get("reason") else ""
-        yield from page.entry(f"try {one.get('try')}", f"{one.get('chat_id') or 'no chat'}{reason}")
-        for run in one.get("run_ids") or ():
-            yield from page.entry("", str(run))
-
-
-def _usage(page: _Page, usage: Mapping[str, Any] | None) -> Iterator[Text]:
-    if not usage:
-        return
-    yield from page.title("usage of the conversation" + ("" if usage.get("final") else " (an estimate)"))
-    tokens = [
-        f"{usage[key]:,} {key.replace('_', ' ')}" for key in ("input_tokens", "output_tokens") if _whole(usage, key)
-    ]
-    money = f"{usage['amount']} {usage.get('currency') or ''}".strip() if usage.get("amount") is not None else ""
-    yield from page.entry("spent", ", ".join(part for part in (*tokens, money) if part) or "nothing")
+    yield from page.title("conversation")
+    if plain:
+        yield from page.entry("chat", str(tries[0].get("chat_id") or "no chat"))
+    if usage:
+        estimate = "" if usage.get("final") else " (an estimate)"
+        tokens = [
+            f"{usage[key]:,} {key.replace('_', ' ')}" for key in ("input_tokens", "output_tokens") if _whole(usage, key)
+        ]
+        money = f"{usage['amount']} {usage.get('currency') or ''}".strip() if usage.get("amount") is not None else ""
+        spent = ", ".join(part for part in (*tokens, money) if part) or "nothing"
+        yield from page.entry("spent", f"{spent}{estimate}")
 
 
 def _whole(usage: Mapping[str, Any], key: str) -> bool:

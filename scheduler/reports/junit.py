@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from evalfleet.checks.scenario import Scenario
 from evalfleet.checks.text import one_line
 from scheduler.render import trials_in_words
 from scheduler.reports.report import MOST_OF_A_SENTENCE, Report, Standing, failures
@@ -82,7 +83,7 @@ def _properties(report: Report) -> Iterator[tuple[str, str]]:
 
 def _testcase(report: Report, scenario: ScenarioSummary, room: _Room) -> tuple[int, str]:
     """(milliseconds of all its trials, the element)."""
-    place = report.scenario(scenario.case, scenario.scenario).place
+    asked = report.scenario(scenario.case, scenario.scenario)
     milliseconds = 0
     trials: list[str] = []
     said: dict[tuple[str, str], list[int]] = {}
@@ -93,18 +94,17 @@ def _testcase(report: Report, scenario: ScenarioSummary, room: _Room) -> tuple[i
         if line is None or line.get("outcome") == "passed":
             continue
         if line.get("outcome") != "missing":
-            asked = report.scenario(scenario.case, scenario.scenario)
             for at, sentence in failures(asked, line):
                 said.setdefault((str(at), sentence), []).append(trial)
-        piece, left = _cut(_transcript(line, scenario.trials), min(left, MOST_OF_A_TRIAL), left, scenario, trial)
+        piece, left = _cut(_transcript(line, scenario.trials, asked), min(left, MOST_OF_A_TRIAL), left, scenario, trial)
         trials[-1] += piece
     room.give_back(left)
     attributes: dict[str, str | int | None] = {
         "classname": scenario.case,
         "name": scenario.scenario,
         "time": f"{milliseconds / 1000:.3f}",
-        "file": place.file,
-        "line": place.line,
+        "file": asked.place.file,
+        "line": asked.place.line,
     }
     parts = [f"    <{tag('testcase', attributes)}>\n"]
     if scenario.verdict == "flaky" or (scenario.passed and scenario.failed):
@@ -164,8 +164,8 @@ def _trial(scenario: ScenarioSummary, trial: int, line: Mapping[str, Any] | None
     return f"trial {trial}: {word} {_duration(line) / 1000:.3f}s{run}"
 
 
-def _transcript(line: Mapping[str, Any], trials: int) -> Iterator[str]:
-    for row in transcript(line, trials, None):
+def _transcript(line: Mapping[str, Any], trials: int, asked: Scenario) -> Iterator[str]:
+    for row in transcript(line, trials, None, asked):
         yield row.plain
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from evalfleet.artifact import FolderResults, append_segment, open_result, write_plan
+from evalfleet.checks import Scenario
 from evalfleet.errors import UsageError
 from scheduler.show import choose, show
 from scheduler.transcript import transcript
@@ -132,8 +133,8 @@ class TestTranscript:
             "tries",
             "try 0    chat_old: server_lost\n           " + RUN,
             "try 1    chat_new\n           run_0\n           run_1",
-            "usage of the conversation (an estimate)",
-            "spent    1,200 input tokens, 30 output tokens, 0.01 USD",
+            "conversation",
+            "spent    1,200 input tokens, 30 output tokens, 0.01 USD (an estimate)",
         ]
         at = 0
         for part in parts:
@@ -157,6 +158,38 @@ class TestTranscript:
         assert "trial 2 of 3  MISSING" in text
         assert "reason   server_lost, 3 tries" in text
         assert "try 0    chat_tone_2" in text
+
+    def test_a_conversation_that_went_well_is_two_lines(self) -> None:
+        used = {"input_tokens": 9, "output_tokens": 3, "amount": "0.1", "currency": "EUR", "final": True}
+        text = page(line("a", 0, usage=used), None)
+        assert text[-3:] == [
+            "conversation",
+            "  chat     chat_tone_0",
+            "  spent    9 input tokens, 3 output tokens, 0.1 EUR",
+        ]
+        assert "tries" not in text
+
+    def test_a_hook_that_failed_says_why(self) -> None:
+        hook = {**HOOK, "run_id": "run_0", "hook": "tools.before", "decision": "failed", "error": "KeyError: 'price'"}
+        text = page(line("a", trial_record=trial_record(hooks=[hook])), None)
+        assert "  hook     tools.before: failed (harness, 12ms): KeyError: 'price'" in text
+
+    def test_an_assertion_that_did_not_pass_says_where_it_stands(self) -> None:
+        document = scenario("a", expect=[{"no_error": True}, {"final_answer_contains": "x"}])
+        asked = Scenario.from_json(document | {"expect_places": [[7, 9], [8, 9]]})
+        findings = [
+            {"index": 0, "kind": "no_error", "passed": True, "sentence": "fine"},
+            {"index": 1, "kind": "final_answer_contains", "passed": False, "sentence": "no x"},
+        ]
+        text = [row.plain for row in transcript(line("a", findings=findings), 1, None, asked)]
+        assert "  pass     no_error: fine" in text
+        assert "  FAIL     final_answer_contains: no x (evals/cases/tone.yaml:8:9)" in text
+
+    def test_signs_that_are_joined_stay_joined_and_what_hides_is_shown(self) -> None:
+        """A family of emoji and Persian are written with joiners; between Latin letters one only hides."""
+        said = "👨\u200d👩\u200d👧 می\u200cخواهم a\u200db \u200d\u202e"
+        text = page(line("a", trial_record=trial_record(answer=said)), None)
+        assert "  answer   👨\u200d👩\u200d👧 می\u200cخواهم a\\u200db \\u200d\\u202e" in text
 
     def test_no_answer_and_an_empty_answer_are_two_things(self) -> None:
         """B19"""
@@ -185,6 +218,11 @@ class TestShow:
         text = shown(results)
         assert text.index("INCOMPLETE") < text.index("tone/counts  trial 1 of 3  FAILED")
         assert text.count("turn 1") == 1
+
+    def test_the_other_trials_are_listed_by_how_they_ended(self, results: Path) -> None:
+        assert shown(results).rstrip().endswith("\n\nothers: trial 0 passed (--trial N)")
+        assert shown(results, scenario="tone/fine").rstrip().endswith("\n\nothers: trials 1–2 passed (--trial N)")
+        assert "others:" not in shown(results, scenario="tone/short"), "there is no other"
 
     def test_a_scenario_and_a_trial_can_be_named(self, results: Path) -> None:
         assert "tone/fine  trial 2 of 3  PASSED" in shown(results, scenario="tone/fine", trial=2)
