@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from evalfleet.artifact import Result
 from evalfleet.checks.assertions import HOOK_POINTS
 from evalfleet.checks.hook_trace import HookPoint, hook_trace, never_reached
@@ -24,7 +26,7 @@ from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig, tree_commit
 from scheduler.embedded import Stack
 from scheduler.evaluate import Options, results_folder
-from scheduler.layout import clean, pad
+from scheduler.layout import clean, pad, wrap
 from scheduler.show import choose
 from scheduler.validate import check_target
 
@@ -40,12 +42,16 @@ class Trace:
     run_id: str | None
     points: Sequence[HookPoint]
 
-    def render(self) -> str:
-        """One line for each hook point, then the known ones that were never reached."""
-        width = max((len(clean(point.name)) for point in self.points), default=0)
-        lines = [f"{pad(clean(point.name), width)}  {point.sentence()}" for point in self.points]
+    def lines(self, width: int | None) -> Iterator[Text]:
+        """One line for each hook point (more where a terminal is narrow), then the known ones never reached."""
+        names = max((len(clean(point.name)) for point in self.points), default=0)
+        said = [f"{pad(clean(point.name), names)}  {point.sentence()}" for point in self.points]
         never = ", ".join(never_reached(self.points, HOOK_POINTS))
-        return "\n".join([*lines, f"never reached: {never}"] if lines else ["no hook was reached"])
+        for text in [*said, f"never reached: {never}"] if said else ["no hook was reached"]:
+            first, *more = wrap(text, width)
+            yield Text(first)
+            for part in wrap(" ".join(more), None if width is None else width - 4) if more else ():
+                yield Text(f"    {part}")
 
     def document(self) -> dict[str, Any]:
         return {"run_id": self.run_id, "of": self.of, "hooks": [point.document() for point in self.points]}
@@ -165,7 +171,7 @@ async def _newest_run(client: Client, harness_id: str | None, harness: str, wher
     raise UsageError(f"{where} has no run of {harness or harness_id} yet")
 
 
-def artifact_of(text: str, config: TreeConfig, results: Path | None) -> Result:
-    """What `--result` names."""
+def artifact_of(text: str | None, config: TreeConfig, results: Path | None) -> Result:
+    """What `--result` names; without it the newest."""
     result, _ = choose(text, None, results or config.results_folder)
     return result

@@ -115,7 +115,7 @@ def nothing(tree: Path) -> None:
         pytest.param(
             "reading-a-result.md",
             break_the_guard,
-            ["eval of a broken guard", "show of a broken guard"],
+            ["eval of a broken guard", "show of a broken guard", "hook-trace of a broken guard"],
             1,
             id="a broken guard",
         ),

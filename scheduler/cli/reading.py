@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from evalfleet.errors import UsageError
 from scheduler.cli.flags import AllowFlaky, AllowMissing, AsJson, OnTarget, Output, Results, State, Tree
-from scheduler.cli.output import deliver, options_of, print_result, report_files, say, tell
+from scheduler.cli.output import deliver, options_of, print_result, report_files, say, stdout_may_close, tell
 
 
 def list_(tree: Tree = None, state: State = None, as_json: AsJson = False) -> int:
@@ -86,11 +85,13 @@ def show(
 
 def hook_trace(
     run: Annotated[
-        str | None, typer.Argument(help="A run's id; none: the harness's newest. With --result also CASE/SCENARIO.")
+        str | None, typer.Argument(help="A run's id, or CASE/SCENARIO of an artifact; none: the newest run.")
     ] = None,
     result: Annotated[
         str | None,
-        typer.Option("--result", envvar="EVALFLEET_RESULT", help="Read an artifact, not the server.", metavar="RESULT"),
+        typer.Option(
+            "--result", envvar="EVALFLEET_RESULT", help="Read this artifact, not the server.", metavar="RESULT"
+        ),
     ] = None,
     trial: Annotated[
         int | None,
@@ -105,17 +106,17 @@ def hook_trace(
     """Say of each hook point whether it was reached, decided, failed."""
     from evalfleet.tree import find_tree, read_tree_config
     from scheduler.hook_trace import artifact_of, trace_artifact, trace_run
+    from scheduler.layout import width_of, write_lines
 
     config = read_tree_config(find_tree(tree or Path.cwd()))
-    if result is not None:
+    if result is not None or trial is not None or (run is not None and "/" in run):
         trace = trace_artifact(artifact_of(result, config, results), run, trial)
     else:
-        if trial is not None or (run is not None and "/" in run):
-            raise UsageError("a trial is looked up in an artifact: say which one with --result")
         trace = trace_run(run, config, options_of(state, results), on_target=target)
     if as_json:
         tell(json.dumps(trace.document()))
     else:
         say(trace.of)
-        tell(trace.render())
+        with stdout_may_close():
+            write_lines(trace.lines(width_of(sys.stdout)), sys.stdout)
     return 0

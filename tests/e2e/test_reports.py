@@ -159,10 +159,10 @@ def test_hook_trace_reads_the_newest_run_a_run_and_an_artifact(tree: Tree) -> No
     (hook,) = document["hooks"]
     assert (document["run_id"], hook["hook"], hook["reached"], hook["default"]) == (run, "tools.before", 2, 1)
     assert hook["last_failures"] == [r"no \u001b key"]
-    for words, reached in (([], 4), ([run], 2), (["odd/a"], 4), (["odd/a", "--trial", "1"], 2)):
+    for words, reached in (([], 4), ([run], 2), (["odd/a", "--trial", "1"], 2), (["odd/a"], 4)):
         said = tree.run("hook-trace", *words, "--result", tree.artifact().name).check(0).out
         assert said.startswith(f"tools.before  reached {reached} times, {reached // 2} by default")
     tree.run("hook-trace", "run_01M8PKCT4QE0HTRPAS975E4W0Z").check(2, "this tree's server knows no run run_01M8PKC")
-    tree.run("hook-trace", "odd/a").check(2, "say which one with --result")
+    assert tree.run("hook-trace", "odd/a").check(0, "odd/a, 2 trials").out == said
     nowhere = {"EVALFLEET_BASE_URL": "http://127.0.0.1:9", "EVALFLEET_TOKEN": "x"}
     tree.run("hook-trace", environment=nowhere).check(3, "http://127.0.0.1:9 is not there")

@@ -68,11 +68,24 @@ def test_what_is_not_there_is_refused(result: Result, wanted: str | None, trial:
         trace_artifact(result, wanted, trial)
 
 
+def lines(trace: Trace, width: int | None = None) -> list[str]:
+    return [text.plain for text in trace.lines(width)]
+
+
 def test_one_line_for_each_hook_point_and_what_was_never_reached(result: Result) -> None:
-    first, second = trace_artifact(result, "tone/a", 0).render().splitlines()
+    first, second = lines(trace_artifact(result, "tone/a", 0))
     assert first == (
         "tools.before  reached 2 times, 1 by default (1 failure), median 3ms (hooks/stay.py); "
         "last failure: KeyError: 'price'"
     )
     assert second.startswith("never reached: context.build, ")
-    assert trace_artifact(result, "run_2", None).render() == "no hook was reached"
+    assert lines(trace_artifact(result, "run_2", None)) == ["no hook was reached"]
+
+
+def test_a_terminal_is_not_left_to_break_it(result: Result) -> None:
+    shown = lines(trace_artifact(result, "tone/a", 0), 40)
+    assert max(map(len, shown)) <= 40
+    assert [line for line in shown if not line.startswith("    ")] == [
+        "tools.before  reached 2 times, 1 by",
+        "never reached: context.build,",
+    ]
