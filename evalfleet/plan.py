@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evalfleet.checks.case import Scenario, case_key
+from evalfleet.quarantine import Quarantine
 
 FORMAT = 1
 
@@ -172,7 +173,8 @@ class Plan:
     """See the module. Times are RFC 3339 UTC text, `commit` 40 hex digits, `concurrency` open runs over all workers.
 
     `timeout`: the seconds that `--timeout` put in the place of every scenario's own; the scenarios have it already, it
-    is here for whoever scores them again by today's case files.
+    is here for whoever scores them again by today's case files. `quarantine`: what does not gate, of what is scored; no
+    part of the pin, since it decides nothing that is recorded.
     """
 
     id: str
@@ -192,6 +194,7 @@ class Plan:
     cases: tuple[PlannedCase, ...]
     graders: PlannedGraders | None
     timeout: float | None = None
+    quarantine: tuple[Quarantine, ...] = ()
     format: int = FORMAT
 
     def conversations(self) -> Iterator[Conversation]:
@@ -317,6 +320,7 @@ class Plan:
                 "judge": self.graders.judge,
             },
             "timeout": self.timeout,
+            "quarantine": [entry.to_json() for entry in self.quarantine],
         }
 
     @classmethod
@@ -397,4 +401,5 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
             judge=graders["judge"],
         ),
         timeout=document.get("timeout"),
+        quarantine=tuple(map(Quarantine.from_json, document.get("quarantine") or ())),
     )

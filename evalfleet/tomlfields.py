@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
@@ -112,7 +113,7 @@ class Fields:
     """One table of the file. `known` are the keys that it may hold; anything else is a problem."""
 
     def __init__(
-        self, problems: Problems, path: tuple[str, ...], values: Mapping[str, Any], known: Iterable[str]
+        self, problems: Problems, path: tuple[str | int, ...], values: Mapping[str, Any], known: Iterable[str]
     ) -> None:
         self.problems = problems
         self.path = path
@@ -124,7 +125,10 @@ class Fields:
 
     @property
     def name(self) -> str:
-        return f"[{'.'.join(self.path)}]" if self.path else "evalfleet.toml"
+        words = ".".join(part for part in self.path if isinstance(part, str))
+        if self.path and isinstance(self.path[-1], int):
+            return f"[[{words}]]"
+        return f"[{words}]" if self.path else "evalfleet.toml"
 
     def _unknown(self, key: str, known: list[str]) -> str:
         instead = _SECRET_KEYS.get(key.lower())
@@ -268,6 +272,33 @@ class Fields:
             self.problem(key, f"{key} {reason}")
             return None
         return value.rstrip("/")
+
+    def day(self, key: str) -> date | None:
+        """A calendar day: a TOML date, or a text that is spelt like one."""
+        value = self.values.get(key, _ABSENT)
+        if value is _ABSENT:
+            return None
+        if isinstance(value, date) and not isinstance(value, datetime):
+            return value
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
+            try:
+                return date.fromisoformat(value)
+            except ValueError as reason:
+                self.problem(key, f"{key} must be a day such as 2026-12-31, not {shown(value)}: {reason}")
+                return None
+        self._wrong(key, "a day such as 2026-12-31", value)
+        return None
+
+    def tables(self, key: str, known: Iterable[str]) -> list[Fields]:
+        """The fields of each table of an array (`[[key]]`)."""
+        value = self.values.get(key, _ABSENT)
+        if value is _ABSENT:
+            return []
+        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+            self._wrong(key, f"tables, each headed [[{key}]]", value)
+            return []
+        names = list(known)
+        return [Fields(self.problems, (*self.path, key, index), item, names) for index, item in enumerate(value)]
 
     def table(self, key: str, known: Iterable[str]) -> Fields | None:
         """The fields of a table below this one; None where it is not there or no table."""

@@ -14,7 +14,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
+from evalfleet.checks.near import folded
+from evalfleet.checks.place import Place
 from evalfleet.errors import ConfigError
+from evalfleet.quarantine import Quarantine
 from evalfleet.tomlfields import ENV_NAME, Fields, Problems, looks_like_secret
 from evalfleet.tomlplaces import read_toml
 
@@ -33,8 +36,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "judge": ("base_url", "model", "api_key_env", "price"),
     "judge.price": ("input", "output", "currency"),
     "target": ("base_url", "harness_id", "machine_id"),
+    "quarantine": ("scenario", "reason", "until"),
 }
-TABLES = ("eval", "harness", "graders", "judge", "target")
+TABLES = ("eval", "harness", "graders", "judge", "target", "quarantine")
 DRIVERS = ("command", "http", "openai")
 
 
@@ -133,6 +137,7 @@ class TreeConfig:
     graders: GradersConfig = field(default_factory=GradersConfig)
     judge: JudgeConfig | None = None
     target: TargetConfig | None = None
+    quarantine: tuple[Quarantine, ...] = ()
 
     @property
     def results_folder(self) -> Path:
@@ -170,6 +175,7 @@ def parse_tree_config(data: bytes, *, root: Path, file: str = CONFIG_FILE) -> Tr
         graders=_graders(top.table("graders", KEYS["graders"])),
         judge=_judge(top.table("judge", KEYS["judge"])),
         target=_target(top.table("target", KEYS["target"])),
+        quarantine=_quarantine(top.tables("quarantine", KEYS["quarantine"])),
     )
     problems.raise_if_any()
     return config
@@ -343,3 +349,19 @@ def _target(fields: Fields | None) -> TargetConfig | None:
         harness_id=fields.text("harness_id") or "",
         machine_id=fields.text("machine_id"),
     )
+
+
+def _quarantine(tables: list[Fields]) -> tuple[Quarantine, ...]:
+    """Whether each names a scenario of the tree is for whoever reads the cases (`scheduler.validate`)."""
+    found: dict[str, Quarantine] = {}
+    for fields in tables:
+        fields.required("scenario", "reason", "until")
+        scenario, reason, until = fields.text("scenario"), fields.text("reason"), fields.day("until")
+        if scenario is None or reason is None or until is None:
+            continue
+        if folded(scenario) in found:
+            fields.problem("scenario", f"{scenario!r} is in quarantine twice; keep one")
+            continue
+        spot = fields.problems.document.spot((*fields.path, "scenario"))
+        found[folded(scenario)] = Quarantine(scenario, reason, until, Place(fields.problems.document.file, *spot))
+    return tuple(found.values())

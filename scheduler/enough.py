@@ -1,8 +1,8 @@
 """When has enough failed to stop playing? (`-x`, `--max-failures N`)
 
-What counts is a scenario that loses the gate: by one trial that failed or ended in an error; with `--allow-flaky` by an
-error, or by all trials. Counted is what this command saw fail: a resume with the same flag goes on to the next failure
-instead of stopping at the ones it knows.
+What counts is a scenario that loses the gate: by one trial that failed or ended in an error; with `--allow-flaky` by
+an error, or by all trials. What is in quarantine does not count. Counted is what this command saw fail: a resume with
+the same flag goes on to the next failure instead of stopping at the ones it knows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from evalfleet.checks.near import folded
 from evalfleet.plan import Attempt, Plan
+from evalfleet.quarantine import by_key
 
 STOPPED_BY = "max_failures"
 """The code of a submission that ended so."""
@@ -60,9 +62,10 @@ def lost_scenarios(
             attempt = Attempt.parse(text)
             failed.setdefault((attempt.case, attempt.scenario), set()).add(outcome)
     known = {**(before or {}), **outcomes}
+    apart = by_key(plan.quarantine)
     lost = []
     for (case, scenario), words in sorted(failed.items()):
         trials = [Attempt(case, scenario, n) for n in range(plan.cases[case].scenarios[scenario].scenario.trials)]
         if "error" in words or not allow_flaky or all(known.get(str(trial)) == "failed" for trial in trials):
             lost.append(plan.key_of(trials[0]))
-    return lost
+    return [key for key in lost if folded(key) not in apart]

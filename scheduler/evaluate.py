@@ -13,11 +13,13 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from evalfleet.artifact import find, finish, open_artifact, read_plan
 from evalfleet.errors import EvalfleetError, OperatorError, UsageError
+from evalfleet.quarantine import in_force
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
 from scheduler.embedded import START_WITHIN, Stack, Target
@@ -147,6 +149,12 @@ def resume(config: TreeConfig, record: Submission, options: Options, reporter: R
             f"the harness moved from {plan.commit} to {commit}: {record.id} is pinned to the former; "
             "check that commit out, or `evalfleet eval` starts anew"
         )
+
+    today = datetime.now(UTC).date()
+    for entry in plan.quarantine:
+        if not entry.holds(today):
+            reporter.warn(entry.over())
+    plan = replace(plan, quarantine=in_force(plan.quarantine, today))
 
     async def open_(client: Client) -> Opened:
         from scheduler.submit import reopen

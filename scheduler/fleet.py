@@ -17,6 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from evalfleet.artifact import finish, open_artifact
@@ -33,6 +34,7 @@ from evalfleet.errors import (
 from evalfleet.ledger import Ledger
 from evalfleet.logs import about, log_to_stderr
 from evalfleet.plan import Plan
+from evalfleet.quarantine import in_force
 from evalfleet.queue import sent_at
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
@@ -312,6 +314,7 @@ def summarize_fleet(
         artifact=store.shown(plan.artifact),
         evaluations=evaluations,
         reasons=missing_reasons(plan, ended),
+        quarantine=in_force(plan.quarantine, datetime.now(UTC).date()),
     )
 
 

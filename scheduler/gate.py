@@ -31,7 +31,8 @@ def exit_code(
     fault: bool = False,
     signal: int | None = None,
 ) -> int:
-    """The first that applies: 130/143 · 70 · 2 · 1 if lost whatever the missing give · 4 · 3 · 0.
+    """The first that applies: 130/143 · 70 · 2 · 1 if lost whatever the missing give · 4 · 3 · 0. What is in quarantine
+    does not count.
 
     `signal` that ended the command (2 or 15); `fault` of ours; `usage`: nothing matched; `stopped` by budget or time;
     `regressed`: the comparison says so and it counts. Evidence that the evaluation does not hold yet is an open end,
@@ -44,11 +45,12 @@ def exit_code(
     if usage or not summary.scenarios:
         return 2
     allowed = summary.missing_allowed
-    if regressed or any(lost(s, allow_flaky=allow_flaky, allow_missing=allowed) for s in summary.scenarios):
+    gating = [scenario for scenario in summary.scenarios if scenario.quarantine is None]
+    if regressed or any(lost(s, allow_flaky=allow_flaky, allow_missing=allowed) for s in gating):
         return 1
     if stopped:
         return 4
-    given_up = (allowed and scenario.missing for scenario in summary.scenarios)
-    still_open = (scenario.verdict == "incomplete" for scenario in summary.scenarios)
+    given_up = (allowed and scenario.missing for scenario in gating)
+    still_open = (scenario.verdict == "incomplete" for scenario in gating)
     unfinished = any(is_open and not up for is_open, up in zip(still_open, given_up, strict=True))
     return 3 if unfinished or summary.unrecorded else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -12,6 +13,7 @@ from evalfleet.artifact import Result, attempts_index, find, read_plan
 from evalfleet.checks.case import load_cases
 from evalfleet.contract.client import Client
 from evalfleet.plan import Attempt
+from evalfleet.quarantine import in_force
 from evalfleet.results import results_store
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig, find_tree, read_tree_config
@@ -124,9 +126,11 @@ def score_artifact(
 ) -> Scored:
     """Score an artifact again (S32); runs nothing."""
     root = find_tree(tree or Path.cwd())
-    result, _ = choose(text, None, results or read_tree_config(root).results_folder)
+    config = read_tree_config(root)
+    result, _ = choose(text, None, results or config.results_folder)
     cases = None if as_recorded else load_cases(root)
-    summary = score(result, cases, as_recorded=as_recorded)
+    apart = in_force(config.quarantine, datetime.now(UTC).date())
+    summary = score(result, cases, as_recorded=as_recorded, quarantine=apart)
     if allow_missing is not None and allow_missing.covers(summary):
         summary = replace(summary, missing_allowed=True)
     today = None if as_recorded else Today(result.plan, cases)

@@ -16,6 +16,7 @@ import evalfleet as package
 from evalfleet.artifact import artifact_name
 from evalfleet.checks.case import Case, Scenario, case_key
 from evalfleet.checks.digest import digest
+from evalfleet.checks.near import folded
 from evalfleet.checks.text import one_line
 from evalfleet.errors import UsageError
 from evalfleet.plan import (
@@ -30,6 +31,7 @@ from evalfleet.plan import (
     Scorer,
     SuiteName,
 )
+from evalfleet.quarantine import Quarantine, in_force
 from evalfleet.tree import MAX_CONCURRENCY, TreeConfig, TreeVersion
 from scheduler.pins import Pin, make_pin, submission_id
 from scheduler.select import DRAFT, Selection
@@ -132,9 +134,17 @@ def build_plan(
         cases=tuple(_planned_case(selection, case, index) for case in selection.cases),
         graders=graders,
         timeout=timeout,
+        quarantine=_in_quarantine(config, selection, created_at),
     )
     check_limits(plan)
     return at_generation(plan, generation, created_at), pin
+
+
+def _in_quarantine(config: TreeConfig, selection: Selection, at: datetime) -> tuple[Quarantine, ...]:
+    """What does not gate today, of what is chosen."""
+    chosen = {folded(key) for key in selection.chosen}
+    entries = in_force(config.quarantine, at.astimezone(UTC).date())
+    return tuple(entry for entry in entries if folded(entry.scenario) in chosen)
 
 
 def at_generation(plan: Plan, generation: int, created_at: datetime) -> Plan:

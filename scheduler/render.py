@@ -144,6 +144,8 @@ def _words(scenario: ScenarioSummary) -> Iterator[str]:
         yield which + scenario.first_failure
     if scenario.elsewhere:
         yield f"{trials_in_words(scenario.elsewhere)} recorded elsewhere, no evidence here"
+    if scenario.quarantine is not None:
+        yield str(scenario.quarantine)
     if scenario.was is not None:
         yield f"was {WORDS[scenario.was]}"
     if scenario.stale is not None:
@@ -179,6 +181,11 @@ def _counts(summary: Summary) -> Text:
     parts = [(f"{seen[verdict]} {verdict}", STYLES[verdict]) for verdict in STYLES if seen[verdict]]
     for index, (text, style) in enumerate(parts):
         line.append(", " if index else "").append(text, style)
+    apart = [scenario for scenario in summary.scenarios if scenario.quarantine is not None]
+    if apart:
+        bad = sum(scenario.verdict != "pass" for scenario in apart)
+        line.append(f"; {len(apart)} in quarantine ({bad} did not pass), which gate nothing" if len(apart) > 1 else "")
+        line.append(f"; 1 in quarantine ({apart[0].verdict}), which gates nothing" if len(apart) == 1 else "")
     errors = sum(scenario.errors for scenario in summary.scenarios)
     if errors:
         line.append(f"; {_many(errors, 'attempt')} ended in an error")

@@ -6,6 +6,7 @@ its conversation, are what was played; where they are not it is *stale* and keep
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -20,13 +21,21 @@ from evalfleet.checks.trial import Trial, TurnRecord, TurnSummary
 from evalfleet.errors import CaseFilesInvalid
 from evalfleet.evidence import AttemptKey
 from evalfleet.plan import Plan, PlannedCase
+from evalfleet.quarantine import Quarantine
 from scheduler.summary import Summary, summarize
 
 _STATUS = {"pass": "passed", "flaky": "flaky", "fail": "failed"}
 
 
-def score(result: Result, cases: LoadedCases | None = None, *, as_recorded: bool = False) -> Summary:
+def score(
+    result: Result,
+    cases: LoadedCases | None = None,
+    *,
+    as_recorded: bool = False,
+    quarantine: Iterable[Quarantine] | None = None,
+) -> Summary:
     """The summary of an artifact. `cases`: those of the tree; None judges by the cases as they were recorded.
+    `quarantine`: what does not gate today; None: what did not then.
 
     Each scenario says what it was where its verdict changed, and why where it is stale. CaseFilesInvalid if the tree's
     case files have problems.
@@ -35,7 +44,7 @@ def score(result: Result, cases: LoadedCases | None = None, *, as_recorded: bool
     if as_recorded:
         return before
     today = Today(result.plan, cases)
-    after = _summarized(result, map(today.judged, result.lines()))
+    after = _summarized(result, map(today.judged, result.lines()), quarantine)
     scenarios = [
         replace(
             new,
@@ -164,7 +173,9 @@ def _run(turn: TurnSummary) -> dict[str, Any]:
     }
 
 
-def _summarized(result: Result, lines: Iterable[Mapping[str, Any]]) -> Summary:
+def _summarized(
+    result: Result, lines: Iterable[Mapping[str, Any]], quarantine: Iterable[Quarantine] | None = None
+) -> Summary:
     """With what the stored summary knows and no line does: the evaluations' state, what is recorded elsewhere, and why
     attempts without any line are missing."""
     stored = result.summary or {}
@@ -177,8 +188,23 @@ def _summarized(result: Result, lines: Iterable[Mapping[str, Any]]) -> Summary:
         evaluations=_evaluations(stored),
         reasons={key: reason for key, reason in _reasons(stored).items() if not written.has(key)},
         seconds=seconds if isinstance(seconds, int | float) else None,
+        quarantine=_quarantine(result) if quarantine is None else quarantine,
     )
     return replace(summary, missing_allowed=stored.get("missing_allowed") is True)
+
+
+def _quarantine(result: Result) -> Iterable[Quarantine]:
+    """As it was at the end of the last command; before that, as it was planned."""
+    if result.summary is None:
+        return result.plan.quarantine
+    found = []
+    for scenario in _scenarios(result.summary):
+        entry = scenario.get("quarantine")
+        if isinstance(entry, Mapping):
+            key = f"{scenario['case']}/{scenario.get('scenario')}"
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # somebody else wrote there
+                found.append(Quarantine.from_json({"scenario": key, **entry}))
+    return found
 
 
 def _scenarios(stored: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

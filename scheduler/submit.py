@@ -119,7 +119,7 @@ def _with_artifact(plan: Plan, documents: Sequence[Mapping[str, Any]], store: Re
             f"{store.shown(folder)} belongs to {earlier.id}, but to other evaluations than the platform's; "
             "move that folder away, or use --fresh"
         )
-    return replace(earlier, concurrency=plan.concurrency, limits=plan.limits)
+    return replace(earlier, concurrency=plan.concurrency, limits=plan.limits, quarantine=plan.quarantine)
 
 
 def put_bundle(store: ResultsStore, plan: Plan, bundle: Bundle | None) -> None:

@@ -6,11 +6,13 @@ they were read. Nothing here prints (see `scheduler.render`) or decides what is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from evalfleet.checks.case import case_key
+from evalfleet.checks.near import folded
 from evalfleet.checks.verdict import (
     Rate,
     ScenarioTally,
@@ -20,6 +22,7 @@ from evalfleet.checks.verdict import (
 )
 from evalfleet.evidence import AttemptKey
 from evalfleet.plan import Plan
+from evalfleet.quarantine import Quarantine, by_key
 from scheduler.gate import exit_code
 from scheduler.spend import Spend, SpendCounter
 from scheduler.tallies import GraderLines, GraderSummary, ScenarioLines
@@ -57,7 +60,7 @@ class ScenarioSummary:
     the verdict is the case status of the evaluation (S35). `unrecorded`: trials with evidence that the evaluation does
     not hold yet. `first_failure`: of the first trial that failed or ended in an error, in its own words; else why the
     first missing one is. `duration_ms`: median over trials with evidence. `stale`: why today's case file was not
-    applied (S32). `was`: the recorded verdict, where scoring again gave another.
+    applied (S32). `was`: the recorded verdict, where scoring again gave another. `quarantine`: why it does not gate.
     """
 
     case: str
@@ -76,6 +79,7 @@ class ScenarioSummary:
     duration_ms: int | None
     stale: str | None = None
     was: str | None = None
+    quarantine: Quarantine | None = None
 
     def document(self) -> dict[str, Any]:
         """The scenario in `--json`. Counts that are not known are null."""
@@ -91,6 +95,7 @@ class ScenarioSummary:
             "missing": len(self.missing),
             "first_failure": self.first_failure,
             "duration_ms": self.duration_ms,
+            "quarantine": None if self.quarantine is None else self.quarantine.document(),
         }
 
 
@@ -193,12 +198,14 @@ def summarize(
     evaluations: Iterable[Mapping[str, Any]] = (),
     reasons: Mapping[AttemptKey, str] | None = None,
     seconds: float | None = None,
+    quarantine: Iterable[Quarantine] | None = None,
 ) -> Summary:
     """The summary of a plan.
 
     `lines`: attempt lines in any order, one for each attempt, as `Result.lines` has them; memory does not grow with
     them. `evaluations`: documents of `GET /v2/evaluations/{id}`; those not given are known from the lines alone.
-    `reasons`: why attempts without a line are missing. `artifact`: where a person finds it.
+    `reasons`: why attempts without a line are missing. `artifact`: where a person finds it. `quarantine`: what does not
+    gate; by default what the plan says.
     """
     spend = SpendCounter(_lines_of(plan))
     graders = GraderLines()
@@ -215,18 +222,20 @@ def summarize(
             graders.add(line)
     documents = {str(document["id"]): document for document in evaluations}
     found = [_Evaluation(plan, index, documents) for index in range(len(plan.evaluations))]
+    apart = by_key(plan.quarantine if quarantine is None else quarantine)
     scenarios = []
     for case in plan.cases:
         for planned in case.scenarios:
             if planned.evaluation is not None:
                 id_, trials = planned.scenario.id, planned.scenario.trials
                 why = {n: reason for n in range(trials) if (reason := (reasons or {}).get((case.name, id_, n)))}
-                scenarios.append(found[planned.evaluation].scenario(case.name, id_, trials, seen[case.name, id_], why))
+                summed = found[planned.evaluation].scenario(case.name, id_, trials, seen[case.name, id_], why)
+                scenarios.append(replace(summed, quarantine=apart.get(folded(case_key(case.name, id_)))))
     return Summary(
         submission=plan.id,
         artifact=artifact,
         commit=plan.commit,
-        verdict=overall(scenario.verdict for scenario in scenarios),
+        verdict=overall(scenarios),
         scenarios=tuple(scenarios),
         evaluations=tuple(evaluation.summary() for evaluation in found),
         spend=spend.total(),
@@ -252,9 +261,11 @@ def _lines_of(plan: Plan) -> Callable[[str, int], int]:
     return lines_of
 
 
-def overall(verdicts: Iterable[str]) -> str:
-    """`suite_verdict` for verdicts: a scenario that was recorded elsewhere has no tally."""
-    words = set(verdicts) or {"incomplete"}
+def overall(scenarios: Sequence[ScenarioSummary]) -> str:
+    """`suite_verdict` for summaries: a scenario that was recorded elsewhere has no tally. What is in quarantine counts
+    for nothing; where all is, nothing can be lost."""
+    words = {scenario.verdict for scenario in scenarios if scenario.quarantine is None}
+    words = words or {"pass" if scenarios else "incomplete"}
     return next(word for word in ("fail", "incomplete", "flaky", "pass") if word in words)
 
 

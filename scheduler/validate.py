@@ -10,12 +10,13 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evalfleet.checks.case import Case, CaseProblem, LoadedCases, Place, load_cases
+from evalfleet.checks.case import Case, CaseProblem, LoadedCases, Place, case_key, load_cases
 from evalfleet.checks.expectation import Grader
+from evalfleet.checks.near import folded, near_name
 from evalfleet.errors import (
     AuthorError,
     CaseFilesInvalid,
@@ -156,7 +157,10 @@ def validate(
         else:
             _caught(errors, lambda: check_harness(config, environment))
         _caught(errors, lambda: check_writable(results or config.results_folder))
-    return Validation(root, config, whole.cases, whole.warnings, tuple(problems), tuple(errors))
+        if whole.cases and not problems:
+            _caught(errors, lambda: check_quarantine(config, whole.cases))
+    over = [] if config is None else quarantines_over(config, datetime.now(UTC).date())
+    return Validation(root, config, whole.cases, (*whole.warnings, *over), tuple(problems), tuple(errors))
 
 
 def _caught(errors: list[EvalfleetError], look: Callable[[], T]) -> T | None:
@@ -251,6 +255,27 @@ def check_target(config: TreeConfig, environment: Mapping[str, str]) -> None:
     if config.target.base_url is None and settings.splox_base_url is None:
         raise UsageError(f"[target] in {CONFIG_FILE} has no base_url, and SPLOX_BASE_URL is not set")
     settings.require_api_key()
+
+
+def check_quarantine(config: TreeConfig, cases: Sequence[Case]) -> None:
+    """ConfigError with every entry of `[[quarantine]]` that names no scenario of the tree."""
+    keys = [case_key(case.name, scenario.id) for case in cases for scenario in case.scenarios]
+    known = {folded(key) for key in keys}
+    unknown = [entry for entry in config.quarantine if folded(entry.scenario) not in known]
+    if not unknown:
+        return
+    told = []
+    for entry in unknown:
+        near = near_name(entry.scenario, keys)
+        hint = f" (did you mean {near!r}?)" if near else "; write it as CASE/SCENARIO"
+        told.append((str(entry.place), f"the tree has no scenario {entry.scenario!r}{hint}"))
+    (place, first), *others = told
+    raise ConfigError(place, "\n".join([first, *(f"{where}: {what}" for where, what in others)]))
+
+
+def quarantines_over(config: TreeConfig, today: date) -> list[CaseProblem]:
+    """A warning for each quarantine that holds no more."""
+    return [CaseProblem(entry.place, entry.over()) for entry in config.quarantine if not entry.holds(today)]
 
 
 def check_writable(folder: Path) -> None:

@@ -7,7 +7,8 @@ the gate is (decision 016):
     an attempt ended in error   <error type="error">: a grader that broke, a timeout; not the agent's wrong answer
     failed, or flaky            <failure type="failed"> or "flaky"
     attempts missing            <error type="incomplete">: "skipped" is green on Jenkins, GitLab and GitHub alike
-    missing, as --allow-missing <skipped>: green, as the gate is, and counted apart
+    in quarantine, not passed   <skipped>: green, as the gate is, and counted apart; it says why, with its failure
+    missing, as --allow-missing <skipped> likewise
 
 Flaky is a property too, `<property name="flaky" value="true"/>`, so that it can be counted where it is allowed.
 """
@@ -107,9 +108,14 @@ def _testcase(report: Report, scenario: ScenarioSummary, room: _Room) -> tuple[i
         "line": asked.place.line,
     }
     parts = [f"    <{tag('testcase', attributes)}>\n"]
+    marks = {}
     if scenario.verdict == "flaky" or (scenario.passed and scenario.failed):
-        flaky = tag("property", {"name": "flaky", "value": "true"})
-        parts.append(f"      <properties>\n        <{flaky}/>\n      </properties>\n")
+        marks["flaky"] = "true"
+    if scenario.quarantine is not None:
+        marks["quarantine"] = report.apart(scenario)
+    if marks:
+        properties = "".join(f"        <{tag('property', {'name': n, 'value': v})}/>\n" for n, v in marks.items())
+        parts.append(f"      <properties>\n{properties}      </properties>\n")
     parts.append(_outcome(report, scenario, said))
     parts.append(f"      <system-out>{text(chr(10).join(trials))}</system-out>\n    </testcase>\n")
     return milliseconds, "".join(parts)

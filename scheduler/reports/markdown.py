@@ -113,7 +113,8 @@ def _table(report: Report, scenarios: list[ScenarioSummary], *, words: bool) -> 
         time = "" if scenario.duration_ms is None else duration(scenario.duration_ms)
         name = code(f"{scenario.case}/{scenario.scenario}")
         yield f"| {sign} {WORDS[scenario.verdict]} | {name} | {scenario_count(scenario)} | {time} |"
-        yield f" {escaped(_first_failure(scenario))} |\n" if words else "\n"
+        apart = f"{report.apart(scenario)}; " if report.standing(scenario) is Standing.APART else ""
+        yield f" {escaped(apart + _first_failure(scenario))} |\n" if words else "\n"
     if len(scenarios) > MOST_ROWS:
         yield f"\n… and {len(scenarios) - MOST_ROWS:,} more; {code('evalfleet show')} lists all.\n"
     yield "\n"

@@ -27,7 +27,7 @@ MOST_OF_A_SENTENCE = 2000
 class Standing(enum.Enum):
     """PASSED: nothing to do (or flaky, where that is allowed). FAILED and ERROR lose the gate; an error comes first,
     since whoever broke there is not the agent (S16). INCOMPLETE: attempts are missing and can be resumed (S18). APART:
-    it did not pass and does not gate, because so many attempts may be missing."""
+    it did not pass and does not gate, because it is in quarantine, or so many attempts may be missing."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -59,6 +59,8 @@ class Report:
         return self.plan.target.base_url
 
     def standing(self, scenario: ScenarioSummary) -> Standing:
+        if scenario.quarantine is not None:
+            return Standing.PASSED if scenario.verdict == "pass" else Standing.APART
         if scenario.errors:
             return Standing.ERROR
         allowed = self.summary.missing_allowed
@@ -70,6 +72,8 @@ class Report:
 
     def apart(self, scenario: ScenarioSummary) -> str:
         """Why one that stands apart does."""
+        if scenario.quarantine is not None:
+            return one_line(str(scenario.quarantine), MOST_OF_A_SENTENCE)
         recorded = scenario.trials - len(scenario.missing)
         return f"{recorded} of {scenario.trials} recorded; what is missing is allowed to be"
 

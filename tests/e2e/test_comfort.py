@@ -107,3 +107,28 @@ def test_s18_what_is_missing_may_be_and_the_evaluation_ends_with_what_is_recorde
     tree.run("score", str(tree.artifact()), "--as-recorded").check(0, "4 of 5")
     assert tree.started() == played
     tree.run("eval", "--allow-missing", "half").check(2, "'half': write a number of attempts such as 3")
+
+
+def test_s36_what_is_in_quarantine_runs_and_does_not_gate_until_its_day_is_over(tree: Tree) -> None:
+    tree.case("a", GOOD)
+    tree.case("b", BAD)
+    entry = '[[quarantine]]\nscenario = "b/one"\nreason = "known, #7"\nuntil = {day}\n'
+    tree.configure(entry.format(day="2999-12-31"))
+    done = tree.run("eval").check(
+        0, "quarantined until 2999-12-31: known, #7", "1 in quarantine (fail), which gates nothing"
+    )
+    assert "b  one  FAIL" in done.out
+    stored = tree.summary()
+    assert (stored["verdict"], stored["scenarios"][1]["quarantine"]) == (
+        "pass",
+        {"reason": "known, #7", "until": "2999-12-31"},
+    )
+    tree.run("score", str(tree.artifact())).check(0)
+    tree.configure(entry.format(day="2020-12-31"))
+    over = "the quarantine of b/one ended on 2020-12-31, so it gates again (known, #7)"
+    tree.run("validate").check(0, over, "1 warning")
+    tree.run("score", str(tree.artifact())).check(1)
+    tree.run("score", str(tree.artifact()), "--as-recorded").check(0)
+    tree.run("eval").check(1, over)
+    tree.configure(entry.format(day="2999-12-31").replace("b/one", "b/oen"))
+    tree.run("eval").check(2, "evalfleet.toml:2:1: the tree has no scenario 'b/oen' (did you mean 'b/one'?)")

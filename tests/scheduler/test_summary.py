@@ -272,6 +272,7 @@ class TestJson:
         assert list(document["scenarios"][0]) == [
             *("case", "scenario", "verdict", "trials", "passed", "failed", "errors", "missing", "first_failure"),
             "duration_ms",
+            "quarantine",
         ]
         assert (document["submission"], document["artifact"]) == (SUBMISSION, "evals/results/x")
 
