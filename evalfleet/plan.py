@@ -114,6 +114,11 @@ class PlannedTarget:
     machine_id: str | None
     harness: str
 
+    @property
+    def name(self) -> str:
+        """What it is called beside those of other submissions: two with one name bear runs together."""
+        return self.base_url or "server"
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -33,6 +33,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "EVALFLEET_LOSSES": "lost workers after which a conversation is given up",
     "EVALFLEET_STALL": "seconds without progress after which a submission ends, resumable",
     "EVALFLEET_QUEUED": "seconds after which a run that is still queued is cancelled",
+    "EVALFLEET_TARGET_LIMIT": "runs open at once on one target, over all submissions of a fleet",
     "EVALFLEET_LIFELINE_FD": "descriptor whose end means that the command which started this part is gone",
     "SPLOX_BASE_URL": "the platform's address, where [target] gives none",
     "SPLOX_API_KEY": "the platform's key",
@@ -128,6 +129,7 @@ class Settings:
     losses: int = 5
     stall: int = 600
     queued: int = 600
+    target_limit: int | None = None
     lifeline_fd: int | None = None
     splox_base_url: str | None = None
     splox_api_key: str | None = field(default=None, repr=False)
@@ -155,6 +157,7 @@ class Settings:
             losses=read.whole("EVALFLEET_LOSSES", 1, 1_000) or 5,
             stall=read.whole("EVALFLEET_STALL", 5, 604_800) or 600,
             queued=read.whole("EVALFLEET_QUEUED", 5, 604_800) or 600,
+            target_limit=read.whole("EVALFLEET_TARGET_LIMIT", 1, 1_000_000),
             lifeline_fd=read.whole("EVALFLEET_LIFELINE_FD", 0, 1_000_000),
             splox_base_url=read.url("SPLOX_BASE_URL"),
             splox_api_key=read.secret("SPLOX_API_KEY"),

@@ -30,6 +30,7 @@ BATCH_ATTEMPTS = Histogram(
 )
 RETRIES = Counter("evalfleet_retries_total", "Tries of a conversation that had no result, by code", ["code"])
 GIVEN_UP = Counter("evalfleet_given_up_total", "Conversations given up by this worker, by code", ["code"])
+REFUSALS = Counter("evalfleet_target_refusals_total", "Answers of a target that refused for now, by status", ["status"])
 HELD = Gauge("evalfleet_conversations_held", "Conversations that this worker plays")
 SLOTS = Gauge("evalfleet_worker_slots", "Conversations that this worker can play at once")
 HEARTBEAT_AGE = Gauge("evalfleet_heartbeat_age_seconds", "Since this worker's last confirmed heartbeat")
@@ -40,6 +41,12 @@ IN_FLIGHT = Gauge("evalfleet_in_flight", "Conversations claimed over all workers
 WAITING = Gauge("evalfleet_waiting", "Attempts that wait to be graded or recorded, by submission", ["submission"])
 LEFT_OUT = Gauge("evalfleet_left_out", "Conversations and attempts given up, by submission", ["submission"])
 PAUSED = Gauge("evalfleet_paused", "1 while a submission is not fed or not graded, by submission", ["submission"])
+TARGET_MOST = Gauge(
+    "evalfleet_target_runs_most", "Runs that may be open on a limited target, over all submissions", ["target"]
+)
+TARGET_DOWN = Gauge(
+    "evalfleet_target_down", "1 while a target takes nothing: one conversation goes on asking", ["target"]
+)
 SUBMISSIONS = Gauge("evalfleet_submissions_driven", "Submissions that this scheduler drives")
 WORKERS = Gauge("evalfleet_workers_alive", "Worker processes with a living heartbeat")
 QUEUED = Gauge("evalfleet_queue_messages", "Messages that no worker has taken, by queue", ["queue"])
@@ -72,6 +79,13 @@ def forget_submission(submission: str) -> None:
     for metric in (IN_FLIGHT, WAITING, LEFT_OUT, PAUSED):
         with contextlib.suppress(KeyError):  # it never had one
             metric.remove(submission)
+
+
+def forget_target(name: str) -> None:
+    """A target whose submission is not driven here any more; another submission's driver sets it again."""
+    for gauge in (TARGET_MOST, TARGET_DOWN):
+        with contextlib.suppress(KeyError):
+            gauge.remove(name)
 
 
 def serve(port: int | None, host: str = "0.0.0.0") -> int | None:  # noqa: S104  - Prometheus asks from elsewhere

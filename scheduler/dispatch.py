@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from evalfleet.errors import EvalfleetError, TargetUnreachable
-from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Meta, Progress, Snapshot, Spent
+from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Load, Meta, Progress, Snapshot, Spent
 from evalfleet.plan import Attempt, Conversation, Plan
-from evalfleet.telemetry import IN_FLIGHT, LEFT_OUT, PAUSED, REAPED, WAITING
+from evalfleet.telemetry import IN_FLIGHT, LEFT_OUT, PAUSED, REAPED, TARGET_DOWN, TARGET_MOST, WAITING
+from scheduler.backoff import gave_out, trouble
 from scheduler.budget import notice, why_closed
 
 log = logging.getLogger(__name__)
@@ -87,6 +90,7 @@ class Dispatcher:
         *,
         reload: Callable[[], Books],
         enough: Callable[[Ledger], str] | None = None,
+        target_limit: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ledger = ledger
@@ -106,13 +110,15 @@ class Dispatcher:
         self.idle_reason = ""
         self.judge_trouble = ""
         self.odd = ""
+        self.target_limit = target_limit
+        self.trouble = ""
 
     @property
     def note(self) -> str:
         """What it waits for, for people; "" when all is well."""
         if self.judge_trouble:
             return f"grading is paused, the judge failed {JUDGE_ROW} times in a row: {self.judge_trouble}"
-        return self.idle_reason or self.odd
+        return self.trouble or self.idle_reason or self.odd
 
     # -- one pass ---------------------------------------------------------------------------------------------------
 
@@ -141,12 +147,18 @@ class Dispatcher:
             self._reconcile_at = now + RECONCILE_EVERY_S
             self._reconcile(self.ledger.snapshot(sub))
             self.odd = notice(meta.budget, self.ledger.spent(sub))
+            if self.target_limit is not None:
+                self.ledger.set_target_limit(self.plan.target.name, self.target_limit)
         load = self.ledger.load(sub)
-        IN_FLIGHT.labels(sub).set(load.claimed)
-        WAITING.labels(sub).set(load.waiting)
-        PAUSED.labels(sub).set(bool(self.judge_trouble) or meta.paused)
+        self._measure(load, meta)
+        if load.target.since_ms > 1000 * self.plan.limits.stall and not meta.paused:
+            self.ledger.end(sub, "stopped", gave_out(self.plan.target.name, load.target), "target_down")
+            return None
         if not meta.paused and not load.grace:  # a message would be dropped by its claim, and fed again
-            self._feed(load.most - load.claimed - load.published, load.waiting, meta.concurrency)
+            room = load.most - load.claimed - load.published
+            if load.target.room is not None:
+                room = min(room, load.target.room - load.published)
+            self._feed(room, load.waiting, meta.concurrency)
         if not self.queue and load.claimed == load.published == load.waiting == 0:
             return self._settle()
         if load.closed and load.claimed == load.waiting == 0:  # what was sent and not begun will be refused
@@ -154,6 +166,15 @@ class Dispatcher:
             return None
         self._watch_for_stall(load.claimed, load.published, load.waiting, meta)
         return None
+
+    def _measure(self, load: Load, meta: Meta) -> None:
+        name, target = self.plan.target.name, load.target
+        IN_FLIGHT.labels(self.plan.id).set(load.claimed)
+        WAITING.labels(self.plan.id).set(load.waiting)
+        PAUSED.labels(self.plan.id).set(bool(self.judge_trouble) or meta.paused or bool(target.down))
+        TARGET_DOWN.labels(name).set(1 if target.down else 0)
+        TARGET_MOST.labels(name).set(math.inf if target.most is None else target.most)
+        self.trouble = trouble(name, target, load.most, datetime.now(UTC))
 
     def _feed(self, room: int, waiting: int, concurrency: int) -> None:
         """Never more than the concurrency in flight (I7); less when too much awaits grading or recording."""
@@ -272,6 +293,8 @@ class Dispatcher:
             self.ledger.end(self.plan.id, "stopped", reason, "stalled")
 
     def _why_idle(self, published: int, waiting: int) -> str:
+        if self.trouble:
+            return self.trouble
         workers = self.ledger.workers()
         queues = {queue for worker in workers for queue in str(worker.get("queues", "")).split(",")}
         if not workers:

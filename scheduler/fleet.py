@@ -47,6 +47,7 @@ from evalfleet.telemetry import (
     SUBMISSIONS,
     WORKERS,
     forget_submission,
+    forget_target,
     serve,
 )
 from scheduler.allowed import end_evaluations
@@ -283,7 +284,10 @@ class _Driver:
                 self._log(str(away))  # whether the lock is still ours is asked again when the broker answers
             return self.interrupts.first is not None or not mine
 
-        ended = drive(Dispatcher(ledger, plan, publisher, reload=reload), tick=tick)
+        ended = drive(
+            Dispatcher(ledger, plan, publisher, reload=reload, target_limit=self.settings.target_limit), tick=tick
+        )
+        forget_target(plan.target.name)
         if ended.state == "left":
             log.info("%s is left as it stands", plan.id)
             return

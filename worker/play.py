@@ -33,6 +33,8 @@ CANCEL_GRACE_S = 60.0
 """How long a cancelled run may take to become terminal before its attempt stays missing (S13)."""
 LATE_S = 0.2
 """We cancel this much after the limit: by the platform's clock the time must be spent then (S12)."""
+WAIT_MOST_S = 60.0
+"""A conversation whose next turn has to wait for longer goes back: its claim counts as an open run."""
 CLOCK_S = 2.0
 """How well we know the platform's clock."""
 CREATED_WITHIN_S = 5.0
@@ -110,12 +112,22 @@ class Draining(Exception):
     """The command is leaving: this conversation starts no further run and goes back."""
 
 
-class _NoResult(Exception):
-    """This try cannot give a result any more; the next one starts in a fresh chat."""
+class TurnedAway(Exception):
+    """The target takes or answers nothing now. The conversation goes back, and whoever plays it next finds its runs;
+    `gave_up` is what is given up if it is turned away where others are not."""
 
-    def __init__(self, reason: str, code: str, *, final: bool = False) -> None:
+    def __init__(self, gave_up: GaveUp) -> None:
+        super().__init__(gave_up.reason)
+        self.gave_up = gave_up
+
+
+class _NoResult(Exception):
+    """This try cannot give a result any more; the next one starts in a fresh chat. `final`: there is none. `away`: the
+    target was not there to give one."""
+
+    def __init__(self, reason: str, code: str, *, final: bool = False, away: bool = False) -> None:
         super().__init__(reason)
-        self.reason, self.code, self.final = reason, code, final
+        self.reason, self.code, self.final, self.away = reason, code, final, away
 
 
 HandOver = Callable[[Played], Awaitable[None]]
@@ -128,9 +140,10 @@ class Player:
     `evidence` names the attempts that have a verdict already: they are played as context only (S14). `hand_over` takes
     each scored scenario. `first_new` is this command's first try of the conversation, if a worker has made one already,
     and `first_new_try` notes it (three new ones for each command). `play` answers None, or what it gave up on; it
-    raises StopSubmission, Draining as soon as it would start a run that `may_launch` forbids, and
+    raises StopSubmission, TurnedAway, Draining as soon as it would start a run that `may_launch` forbids, and
     asyncio.CancelledError when the worker wants its claim back: then the open run is cancelled if `cancel_on_leave`
-    says so, else it goes on and is found again.
+    says so, else it goes on and is found again. Before each turn but the first, which its claim has allowed, it waits
+    for as many seconds as `wait_for` says, until that is 0.
     """
 
     def __init__(
@@ -144,6 +157,7 @@ class Player:
         first_new_try: FirstNewTry,
         first_new: int | None = None,
         may_launch: Callable[[], bool] = lambda: True,
+        wait_for: Callable[[], Awaitable[float]] | None = None,
         cancel_on_leave: Callable[[], bool] = lambda: False,
     ) -> None:
         self.platform = platform
@@ -154,6 +168,7 @@ class Player:
         self.hand_over = hand_over
         self.first_new_try = first_new_try
         self.may_launch = may_launch
+        self.wait_for = wait_for
         self.cancel_on_leave = cancel_on_leave
         self.tries: list[Try] = []
         self._limit = None if first_new is None else first_new + plan.limits.tries
@@ -179,6 +194,8 @@ class Player:
                 this.reason = nothing.reason
                 if nothing.code in STOPPING_CODES:
                     raise StopSubmission(nothing.reason, nothing.code) from nothing
+                if nothing.away:
+                    raise TurnedAway(self._gave_up(nothing.reason, nothing.code)) from nothing
                 await self._read_usage(this)
                 if nothing.final:
                     return self._gave_up(nothing.reason, nothing.code)
@@ -272,6 +289,11 @@ class Player:
         self, this: Try, text: str, turn_index: int, scenario_id: str, former: Mapping[str, Any] | None
     ) -> Mapping[str, Any] | None:
         """Create the turn's run, or find it again. None: the agent's own failure ended the chat."""
+        while turn_index and self.wait_for is not None and (seconds := await self.wait_for()) > 0:
+            if seconds > WAIT_MOST_S:
+                reason = f"the target asks to wait {seconds:.0f} s before the next turn"
+                raise _NoResult(reason, "rate_limited", final=True, away=True)
+            await asyncio.sleep(seconds)
         if not self.may_launch():
             raise Draining
         plan = self.plan
@@ -302,9 +324,10 @@ class Player:
                 return None
             if refused.status in STOPPING_STATUS:
                 raise StopSubmission(f"the platform refused to launch a run: {refused}", refused.code) from refused
-            raise _NoResult(f"launch refused: {refused}", "launch_refused", final=True) from refused
-        except TargetUnreachable as away:
-            raise _NoResult(f"launch failed: {away}", "target_unreachable", final=True) from away
+            away = _is_away(refused)
+            raise _NoResult(f"launch refused: {refused}", "launch_refused", final=True, away=away) from refused
+        except TargetUnreachable as silent:
+            raise _NoResult(f"launch failed: {silent}", "target_unreachable", final=True, away=True) from silent
         except PlatformError as unreadable:
             raise _NoResult(f"launch failed: {unreadable}", "unreadable", final=True) from unreadable
         run: Mapping[str, Any] = created.document
@@ -343,7 +366,8 @@ class Player:
             with RUN_SECONDS.time():
                 terminal = await watch.follow(events)
         except PlatformError as lost:
-            raise _NoResult(f"the event stream of {run_id} was lost: {lost}", "stream_lost", final=True) from lost
+            reason = f"the event stream of {run_id} was lost: {lost}"
+            raise _NoResult(reason, "stream_lost", final=True, away=_is_away(lost)) from lost
         if not terminal:
             raise _NoResult(
                 f"{scenario_id}: {run_id} was cancelled at its limit and is not terminal after {CANCEL_GRACE_S:.0f} s",
@@ -356,7 +380,8 @@ class Player:
                 self.platform.get_run(run_id), self.platform.messages(run_id), self.platform.outputs(run_id)
             )
         except PlatformError as lost:
-            raise _NoResult(f"{run_id} could not be read: {lost}", "unreadable", final=True) from lost
+            away = _is_away(lost)
+            raise _NoResult(f"{run_id} could not be read: {lost}", "unreadable", final=True, away=away) from lost
         return TurnRecord(text, document, messages, outputs, events)
 
     async def _cancel_quietly(self, run_id: str) -> None:
@@ -443,6 +468,8 @@ class _Watch:
         try:
             run = await self.platform.get_run(self.run_id, deadline=time.monotonic() + 5)
         except PlatformError as error:
+            if _is_away(error):
+                raise
             log.warning("reading %s after its limit: %s", self.run_id, error)
             return False
         return run.get("status") in TERMINAL
@@ -502,6 +529,13 @@ def _epoch(stamp: object) -> float:
         return datetime.fromisoformat(stamp).timestamp()
     except ValueError:
         return time.time()
+
+
+def _is_away(error: PlatformError) -> bool:
+    """Is it the target's trouble, which says nothing about what was asked?"""
+    if isinstance(error, ProblemAnswer):
+        return error.status >= 500 or (error.status == 429 and not error.quota)
+    return isinstance(error, TargetUnreachable)
 
 
 def _ends_the_chat(refused: ProblemAnswer) -> bool:

@@ -49,7 +49,8 @@ from worker.aggregate import Aggregator, aggregate
 from worker.evidence import Play, attempt_line, context_line, missing_line
 from worker.heartbeat import ANSWER_S, Heartbeat
 from worker.loop import LoopThread
-from worker.play import Draining, GaveUp, Played, Player, StopSubmission, Try
+from worker.play import Draining, GaveUp, Played, Player, StopSubmission, Try, TurnedAway
+from worker.target import TargetEar, Teller
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Crew:
         self._task_ended = threading.Condition()
         self._guard = threading.Lock()
         self._clients: dict[str | None, Client] = {}
+        self._teller = Teller()
         self._plans: dict[str, tuple[str, Plan]] = {}
         self._aggregators: dict[str, Aggregator] = {}
         self._pool: GraderPool | None = None
@@ -239,6 +241,7 @@ class Crew:
                     self.ledger.first_new_try, plan.id, conversation, number
                 ),
                 may_launch=lambda: not leave.draining,
+                wait_for=lambda: asyncio.to_thread(self._seconds_to_wait, plan),
                 cancel_on_leave=lambda: leave.why == "stopped",
             )
             try:
@@ -258,6 +261,11 @@ class Crew:
                 self._note_missing(plan, gave_up)
         except (concurrent.futures.CancelledError, Draining):
             return False
+        except TurnedAway as away:
+            if not self._is_refused_alone(plan, conversation, away):
+                return False
+            gave_up = away.gave_up
+            self._note_missing(plan, gave_up)
         except StopSubmission as stop:
             self.ledger.end(plan.id, "stopped", stop.reason, stop.code)
             return False
@@ -274,6 +282,20 @@ class Crew:
             gave_up = GaveUp(tuple(sorted(still_open, key=str)), _fault(fault), FAULT)
             self._note_missing(plan, gave_up)
         return True if gave_up is None else gave_up
+
+    def _seconds_to_wait(self, plan: Plan) -> float:
+        return self.ledger.target_wait_ms(plan.target.name) / 1000
+
+    def _is_refused_alone(self, plan: Plan, conversation: Conversation, away: TurnedAway) -> bool:
+        """Whether the target has turned this one away as often as it is tried, and taken others' runs meanwhile."""
+        if self.stopping.is_set():
+            return False
+        log.warning("conversation %s of %s goes back: %s", conversation, plan.id, away)
+        try:
+            return self.ledger.turned_away(plan.id, conversation) >= plan.limits.tries
+        except EvalfleetError as trouble:
+            log.warning("it is counted another time: %s", trouble)
+            return False
 
     async def _hand_over(self, plan: Plan, played: Played) -> None:
         await asyncio.to_thread(self._take, plan, played)
@@ -486,10 +508,11 @@ class Crew:
         base = plan.target.base_url
         client = self._clients.get(base)
         if client is None:
+            hear = TargetEar(plan.target.name, self.ledger, self._teller).heard
             if base is None:
-                client = Client(self.settings.require_base_url(), self.settings.require_token())
+                client = Client(self.settings.require_base_url(), self.settings.require_token(), hear=hear)
             else:
-                client = Client(base, self.settings.require_api_key())
+                client = Client(base, self.settings.require_api_key(), hear=hear)
             self._clients[base] = client
         return client
 

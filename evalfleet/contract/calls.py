@@ -27,14 +27,38 @@ class Created:
     replayed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one try of a request to `/v2/` came to, for whoever wants to know how the target is. `status` None: no
+    answer. `is_launch`: it was `POST /v2/runs`. `retry_after` in seconds, if told; `why` in words."""
+
+    status: int | None
+    is_launch: bool = False
+    quota: bool = False
+    retry_after: float | None = None
+    why: str = ""
+
+
+Hear = Callable[[Heard], None]
+
+
 class Calls:
     """Requests over one transport, each with a deadline (a `time.monotonic()` value), repeated where that is safe."""
 
-    def __init__(self, transport: Transport, *, timeout: float, retry_for: float, jitter: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        timeout: float,
+        retry_for: float,
+        jitter: Callable[[], float],
+        hear: Hear | None = None,
+    ) -> None:
         self._transport = transport
         self._timeout = timeout
         self._retry_for = retry_for
         self._jitter = jitter
+        self._hear = hear if hear is not None else lambda _heard: None
 
     async def get(
         self, path: str, params: Mapping[str, Any] | None = None, *, deadline: float | None = None
@@ -122,12 +146,15 @@ class Calls:
                         body=content,
                     )
                     if 200 <= answer.status < 300:
+                        self._tell(method, path, Seen(answer.status), "")
                         replayed = answer.headers.get("idempotency-replayed", "").strip().lower() == "true"
                         return Created(document_of(request, answer), replayed)
                     problem = problem_answer(request, answer, url=self._transport.base_url + path)
                     seen = Seen(problem.status, problem.code, problem.quota, problem.retry_after)
+                    self._tell(method, path, seen, f"{problem.status} {problem.code}".strip())
             except NoAnswer as none:
                 trouble = str(none)
+                self._tell(method, path, seen, trouble)
             decision = decide(
                 seen,
                 method=method,
@@ -149,6 +176,11 @@ class Calls:
                         f"{request}: no answer from {self._transport.base_url}{tries}: {trouble}; "
                         "is it up, and is the base URL right?"
                     )
+
+    def _tell(self, method: str, path: str, seen: Seen, why: str) -> None:
+        if path.startswith("/v2/"):  # the judge behind /v1/ has troubles of its own
+            launch = method == "POST" and path == "/v2/runs"
+            self._hear(Heard(seen.status, launch, seen.quota, seen.retry_after, why))
 
     def _until(self, deadline: float | None) -> float:
         return time.monotonic() + self._retry_for if deadline is None else deadline

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from evalfleet import __version__
 from evalfleet.contract.answers import page_of
-from evalfleet.contract.calls import Calls, Created
+from evalfleet.contract.calls import Calls, Created, Hear
 from evalfleet.contract.follow import SILENCE_SECONDS, Follower
 from evalfleet.contract.ids import uuid_of
 from evalfleet.contract.transport import Transport
@@ -48,14 +48,16 @@ class Client:
         silence: float = SILENCE_SECONDS,
         user_agent: str = f"evalfleet/{__version__}",
         jitter: Callable[[], float] = random.random,
+        hear: Hear | None = None,
     ) -> None:
         """`timeout` bounds one try of one request, `connect_timeout` its connection, `retry_for` all tries of a call,
-        `silence` how long a stream may say nothing, in seconds.
+        `silence` how long a stream may say nothing, in seconds. `hear` is told of every try as it ends.
 
         SettingError for a base URL that is none, CredentialError for a token that no header can carry.
         """
         self._transport = Transport(base_url, token, connect_timeout=connect_timeout, user_agent=user_agent)
-        self._calls = Calls(self._transport, timeout=timeout, retry_for=retry_for, jitter=jitter)
+        self._calls = Calls(self._transport, timeout=timeout, retry_for=retry_for, jitter=jitter, hear=hear)
+        self._hear = hear
         self._silence = silence
         self._jitter = jitter
 
@@ -119,6 +121,7 @@ class Client:
             read_run=lambda until: self.get_run(run_id, deadline=until),
             jitter=self._jitter,
             silence=self._silence,
+            hear=self._hear,
         ).events()
 
     async def event_page(

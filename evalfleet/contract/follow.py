@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from evalfleet.contract import jsontext
 from evalfleet.contract.answers import problem_answer
+from evalfleet.contract.calls import Hear, Heard
 from evalfleet.contract.models import is_end_event, is_ended
 from evalfleet.contract.retry import GiveUp, Retry, Seen, backoff, decide
 from evalfleet.contract.sse import SSEDecoder
@@ -61,6 +62,7 @@ class Follower:
     read_run: Callable[[float], Awaitable[dict[str, Any]]]
     jitter: Callable[[], float]
     silence: float = SILENCE_SECONDS
+    hear: Hear | None = None
     _cursor: str | None = None
     _seen: set[str] = field(default_factory=set)
     _ended: bool = False
@@ -118,9 +120,11 @@ class Follower:
                 stream = await self._ask()
             except NoAnswer as none:
                 self._trouble = str(none)
+                self._tell(seen)
             else:
                 self._contact = True
                 if stream.status == 200:
+                    self._tell(Seen(200))
                     return await self._checked(stream)
                 answer = await self._whole(stream)
                 if answer.status == 204:  # "stop reconnecting", in the standard's words (C08)
@@ -131,6 +135,7 @@ class Follower:
                     continue
                 self._trouble = str(problem)
                 seen = Seen(problem.status, problem.code, problem.quota, problem.retry_after)
+                self._tell(seen)
             decision = decide(seen, method="GET", attempt=self._attempt, remaining=self._left(), jitter=self.jitter())
             match decision:
                 case Retry(after_seconds):
@@ -140,6 +145,10 @@ class Follower:
                     raise problem
                 case GiveUp():
                     raise self._lost() from problem
+
+    def _tell(self, seen: Seen) -> None:
+        if self.hear is not None:
+            self.hear(Heard(seen.status, quota=seen.quota, retry_after=seen.retry_after, why=self._trouble))
 
     async def _ask(self) -> StreamAnswer:
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Cache-Control": "no-cache"}

@@ -23,6 +23,8 @@ Keys, all below one prefix (`ef:` unless set):
     s:<submission>:tries     conversation → the first try that this command made (S14)
     s:<submission>:spent     conversation/try → what its chat cost, while it may be played again (billionths)
     s:<submission>:outcomes, :counts   what this command judged: for progress, and for who stops after failures
+    t:<target>               what it bears: the last cut, until when nothing is begun, since when it takes nothing
+    t:<target>:ceiling       the limit that an operator has set, PX 60000
     s:<submission>:judge     there while grading is paused for want of a judge, PX 30000 (S26)
 """
 
@@ -36,14 +38,16 @@ from evalfleet.ledger.liveness import HEARTBEAT_PX, Hold, Liveness
 from evalfleet.ledger.records import Records
 from evalfleet.ledger.spending import MIXED, Reading, Spending, Spent
 from evalfleet.ledger.submissions import ENDED_TTL_S, FAULT, Meta, Submissions
+from evalfleet.ledger.targets import Target, Targets
 
 __all__ = [
     "ENDED_TTL_S", "FAULT", "GRACE_MS", "HEARTBEAT_PX", "JUDGE_PAUSE_MS", "JUDGE_ROW", "MIXED", "Claimed", "Hold",
-    "JudgeRow", "Ledger", "Load", "Meta", "Progress", "Reading", "Snapshot", "Spent", "connect",
+    "JudgeRow", "Ledger", "Load", "Meta", "Progress", "Reading", "Snapshot", "Spent", "Target",
+    "connect",
 ]  # fmt: skip
 
 
-class Ledger(Submissions, Liveness, Claims, Grading, Records, Feeding, Spending):
+class Ledger(Submissions, Liveness, Claims, Grading, Records, Feeding, Spending, Targets):
     """The shared books. Thread-safe; every method is one round trip unless it says otherwise.
 
     Raises `TargetUnreachable` when Redis does not answer within some seconds, `CredentialError` when it refuses our

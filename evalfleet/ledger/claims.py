@@ -24,6 +24,7 @@ class Claimed(enum.Enum):
     DONE = "done"
     DUPLICATE = "duplicate"
     FULL = "full"
+    BUSY = "busy"
 
 
 class Claims(Broker):
@@ -33,7 +34,7 @@ class Claims(Broker):
     def claim(self, submission: str, conversation: Conversation, attempts: Sequence[Attempt], inc: str) -> Claimed:
         answer = self._scripts["claim"](
             keys=self._keys(submission, "epoch meta claims givenup done records plays published returned"),
-            args=[str(conversation), inc, f"{self.prefix}i:", *(str(a) for a in attempts)],
+            args=[str(conversation), inc, self.prefix, *(str(a) for a in attempts)],
         )
         return Claimed(cast(bytes, answer).decode())
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from evalfleet.ledger.broker import Broker, guarded, text
 from evalfleet.ledger.spending import SPENT, Spent
+from evalfleet.ledger.targets import Target
 from evalfleet.plan import Conversation
 
 
@@ -39,6 +40,7 @@ class Load:
     """How many may be claimed at once: the concurrency, less where a budget is nearly used up."""
     closed: str = ""
     """The code of what keeps any further conversation from being begun: `max_time`, `budget`…; "" if nothing does."""
+    target: Target = field(default_factory=Target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,29 @@ class Feeding(Broker):
 
     @guarded
     def load(self, submission: str) -> Load:
-        claimed, published, waiting, grace, most, closed = cast(
-            list[Any], self._scripts["load"](keys=self._keys(submission, "epoch meta claims published plays records"))
+        answer = self._scripts["load"](
+            keys=self._keys(submission, "epoch meta claims published plays records"), args=[self.prefix]
         )
-        return Load(claimed, published, waiting, bool(grace), most, closed.decode())
+        claimed, published, waiting, grace, most, closed, target_most, *target = cast(list[Any], answer)
+        target_open, wait, down, why, since, cut, cut_ms = target
+        return Load(
+            claimed,
+            published,
+            waiting,
+            bool(grace),
+            most,
+            closed.decode(),
+            Target(
+                None if target_most < 0 else target_most,
+                target_open,
+                wait,
+                down.decode(),
+                why.decode(),
+                since,
+                cut,
+                cut_ms,
+            ),
+        )
 
     @guarded
     def publish(self, submission: str, conversations: Sequence[Conversation]) -> None:

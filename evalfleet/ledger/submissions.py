@@ -84,7 +84,7 @@ class Submissions(Broker):
             running = pipe.hget(meta, "state") == b"running" and bool(pipe.sismember(f"{self.prefix}subs", sub))
             known = int(pipe.hget(meta, "spent") or 0)
             pipe.multi()
-            pipe.hset(meta, mapping={"state": "running", "concurrency": plan.concurrency})
+            pipe.hset(meta, mapping={"state": "running", "concurrency": plan.concurrency, "target": plan.target.name})
             pipe.hdel(meta, "budget", "deadline")
             if limits:
                 pipe.hset(meta, mapping=limits)

@@ -394,3 +394,50 @@ def test_a_budget_that_is_used_up_by_the_last_conversation_completes(scene: Scen
     meta = scene.ledger.meta(plan.id)
     assert meta is not None
     assert meta.state == "running", "the aggregator is about to complete it"
+
+
+def test_s17_while_the_target_is_down_one_goes_on_asking_and_the_note_says_so(scene: Scene) -> None:
+    scene.ledger.target_down("server", "connection refused")
+    scene.step()
+    assert len(scene.wire.runs) == 1, "concurrency is 2"
+    conversation = scene.take()
+    scene.ledger.release(scene.plan.id, conversation, "w", played=False)
+    assert scene.step(30) is None
+    assert "server is down since" in scene.dispatcher.note
+    assert scene.ledger.given_up(scene.plan.id) == {}
+    scene.ledger.target_answered("server")
+    scene.step()
+    assert scene.dispatcher.note == ""
+    assert len(scene.wire.runs) == 2
+
+
+def test_nothing_is_sent_before_the_time_that_the_target_named(scene: Scene) -> None:
+    scene.ledger.target_busy("server", 60_000, "429 rate_limited")
+    scene.step()
+    assert scene.wire.runs == []
+    assert "asked everybody to wait until" in scene.dispatcher.note
+
+
+def test_i8_a_target_that_takes_nothing_for_too_long_ends_it_resumable_though_one_goes_on_asking(scene: Scene) -> None:
+    scene.ledger.target_down("server", "connection refused")
+    scene.step()
+    scene.take()
+    scene.ledger.redis.hincrby(f"{scene.ledger.prefix}t:server", "since", -1000 * scene.plan.limits.stall - 1)
+    assert scene.step() is None
+    ended = scene.step()
+    assert ended is not None
+    assert (ended.state, ended.code) == ("stopped", "target_down")
+    assert "connection refused; nothing was given up" in ended.reason
+
+
+def test_a_fleets_limit_on_a_target_is_repeated_and_counts_over_submissions(scene: Scene) -> None:
+    other = make_plan()
+    scene.ledger.add(other, {})
+    scene.dispatcher.target_limit = 1
+    scene.step()
+    assert len(scene.wire.runs) == 1
+    scene.take()
+    conversation = Conversation(0, 0)
+    assert scene.ledger.claim(other.id, conversation, other.attempts(conversation), "w") is Claimed.BUSY
+    assert scene.step(10) is None
+    assert 50_000 < scene.ledger.redis.pttl(f"{scene.ledger.prefix}t:server:ceiling") <= 60_000

@@ -30,7 +30,7 @@ from evalfleet.plan import (
 )
 from evalfleet.server.driving import Ended, Failure, Sink, Turn
 from tests.server.conftest import COMMIT, TOKEN, Api, ScriptedDriver, serving
-from worker.play import Draining, GaveUp, Played, Player, StopSubmission
+from worker.play import Draining, GaveUp, Played, Player, StopSubmission, TurnedAway
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -373,7 +373,8 @@ class Refusing(Client):
         (409, "idempotency_key_in_flight", "launch_refused"),
         (409, "idempotency_key_conflict", "launch_refused"),
         (422, "harness_not_runnable", "harness_not_runnable"),
-        (429, "rate_limited", "launch_refused"),
+        (429, "rate_limited", "launch_refused, alone"),
+        (503, "service_unavailable", "launch_refused, alone"),
         (402, "insufficient_balance", "insufficient_balance"),
     ],
 )
@@ -390,6 +391,8 @@ async def test_s8_s17_only_a_refusal_to_go_on_with_the_chat_is_the_agents(
             seen = gave_up.code if gave_up is not None else "agent"
         except StopSubmission as stop:
             seen = stop.code
+        except TurnedAway as away:
+            seen = f"{away.gave_up.code}, alone"
     assert seen == whose
     assert bool(stage.played) == (whose == "agent")
 

@@ -1,9 +1,9 @@
 -- with _room
+-- with _target
 -- May this worker play this conversation now?  (I3, I6, I7)
 -- KEYS: epoch meta claims givenup done records plays published returned
--- ARGV: conversation, incarnation, prefix of incarnation keys, attempt...
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+-- ARGV: conversation, incarnation, key prefix, attempt...
+local now = now_ms()
 local epoch = redis.call('GET', KEYS[1])
 redis.call('HDEL', KEYS[8], ARGV[1])
 if not epoch or now < tonumber(epoch) then
@@ -33,9 +33,19 @@ end
 if owner then
   return 'duplicate' -- its owner is alive, or the reaper has yet to take the claim back
 end
+local refused
 if redis.call('HLEN', KEYS[3]) >= (may_be_open(KEYS[2], now)) then
+  refused = 'full'
+else
+  local target = redis.call('HGET', KEYS[2], 'target') or ''
+  local most, wait = target_room(target, ARGV[3], now)
+  if wait > 0 or (most < math.huge and target_open(target, ARGV[3]) >= most) then
+    refused = 'busy'
+  end
+end
+if refused then
   redis.call('RPUSH', KEYS[9], ARGV[1])
-  return 'full'
+  return refused
 end
 redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
 return 'claimed'

@@ -1,0 +1,30 @@
+-- How many runs may be open on a target, over all submissions, and for how long is none begun?
+-- After a cut the limit rises by one each second; a target that is down has one run open, which goes on asking.
+local RISE_MS = 1000
+local function target_room(name, prefix, now)
+  local target = prefix .. 't:' .. name
+  local m = redis.call('HMGET', target, 'cut', 'rises_from', 'until', 'down')
+  local most = tonumber(redis.call('GET', target .. ':ceiling') or math.huge)
+  if m[1] then
+    most = math.min(most, tonumber(m[1]) + math.floor(math.max(0, now - tonumber(m[2])) / RISE_MS))
+  end
+  if m[4] then
+    most = 1
+  end
+  return most, math.max(0, tonumber(m[3] or 0) - now)
+end
+
+local function target_open(name, prefix)
+  local open = 0
+  for _, submission in ipairs(redis.call('SMEMBERS', prefix .. 'subs')) do
+    if redis.call('HGET', prefix .. 's:' .. submission .. ':meta', 'target') == name then
+      open = open + redis.call('HLEN', prefix .. 's:' .. submission .. ':claims')
+    end
+  end
+  return open
+end
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end

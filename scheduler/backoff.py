@@ -1,0 +1,40 @@
+"""What does a target's trouble mean for a submission, in words?  (S17, I8)
+
+How much may be begun is for the claim to say (`evalfleet/ledger/lua/_target.lua`). Here is what people read of it,
+while it lasts and when it lasted too long.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from evalfleet.ledger import Target
+
+CUT_SHOWN_MS = 60_000
+"""A cut is told of for so long, unless the limit has risen above what the submission wants."""
+
+
+def trouble(name: str, target: Target, concurrency: int, now: datetime) -> str:
+    """What a submission waits for at its target, "" when it does not. Says the same thing for as long as it is the same
+    trouble: times are told by the clock."""
+    if target.down:
+        since = _clock(now, -target.since_ms)
+        return f"{name} is down since {since} ({target.down}); one conversation goes on asking, none is given up"
+    if target.wait_ms >= 1000:
+        return f"{name} asked everybody to wait until {_clock(now, target.wait_ms)} ({target.why})"
+    limited = target.most is not None and target.cut and target.most < concurrency
+    if limited and target.cut_ms < CUT_SHOWN_MS:
+        at = _clock(now, -target.cut_ms)
+        return f"{name} refused runs at {at} ({target.why}): {target.cut} at once since then, one more each second"
+    return ""
+
+
+def gave_out(name: str, target: Target) -> str:
+    """Why a submission ends whose target has taken nothing for too long."""
+    why = target.down or target.why
+    return f"{name} has taken no run for {target.since_ms / 1000:.0f} s: {why}; nothing was given up, a resume goes on"
+
+
+def _clock(now: datetime, ms: int) -> str:
+    at = datetime.fromtimestamp(now.timestamp() + ms / 1000, UTC)
+    return f"{at:%H:%M:%S} UTC"
