@@ -49,6 +49,7 @@ class Keeper:
         self._neighbours = neighbours
         self._retention = retention
         self._slipped: set[str] = set()
+        self._behind = False  # what other servers have done could not be read
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -90,6 +91,8 @@ class Keeper:
                     await self._end_lost_runs()
                 await self._end_slipped_runs()
                 await self._look_at(self._runner.waited_for())
+                if self._behind:
+                    await self._catch_up()
             except StorageError as problem:
                 _log.warning("lost runs are not looked for: %s", problem.message)
 
@@ -127,11 +130,14 @@ class Keeper:
             self._runner.has_ended(note.run_id)
 
     async def _catch_up(self) -> None:
-        """Learn what may have been said while this server did not listen."""
+        """Learn what may have been said while this server did not listen; tried again until it is known."""
+        self._behind = True
         try:
             await self._look_at([*self._streams.watched(), *self._runner.held(), *self._runner.waited_for()])
         except StorageError as problem:
             _log.warning("what other servers have done is not known yet: %s", problem.message)
+        else:
+            self._behind = False
 
     async def _look_at(self, run_ids: Sequence[str]) -> None:
         if run_ids:

@@ -216,15 +216,19 @@ class EventStream(Response):
             if over:
                 return
             if not frames and live is not None and live.last <= self._after and not live.over:
-                await self._wait(live, send, gone)
+                heard = await self._wait(live, send, gone)
+                unread = not (heard or live.here)  # a note of another server's can be lost: the store is asked, too
 
-    async def _wait(self, live: LiveRun, send: Send, gone: asyncio.Future[None]) -> None:
+    async def _wait(self, live: LiveRun, send: Send, gone: asyncio.Future[None]) -> bool:
+        """Until there is more, the client is gone, or it is time for a sign of life. False for the last."""
         change = live.change()
         await asyncio.wait((change, gone), timeout=HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
         if not change.done():
             live.forget(change)
             if not gone.done():
                 await send({"type": "http.response.body", "body": b":hb\n\n", "more_body": True})
+                return False
+        return True
 
 
 async def _disconnected(receive: Receive) -> None:

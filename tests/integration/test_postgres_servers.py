@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select, update
 
-from evalfleet.server import neighbours
+from evalfleet.errors import StorageError
+from evalfleet.server import neighbours, streams
 from evalfleet.server import runs as stored
 from evalfleet.server.driving import Ended, Sink, Turn
 from evalfleet.server.journal import Appended
@@ -157,6 +158,42 @@ async def test_a_server_that_was_deaf_has_lost_nothing(
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
 
 
+async def test_a_server_that_was_deaf_and_then_could_not_read_catches_up_later(
+    pair: Pair, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database comes back for its ear first: what it did not hear it still does not know."""
+    monkeypatch.setattr(neighbours, "AGAIN", 0.2)
+    run = await begun(pair.one, pair.gate_one)
+    stream, there = await watch(pair.two, run["id"], 4)
+    await asyncio.wait_for(there.wait(), TIMEOUT)
+    keeper = pair.two.stack.keeper
+    look, failed = keeper._look_at, asyncio.Event()
+
+    async def refused(run_ids: Sequence[str]) -> None:
+        if run_ids and not failed.is_set():
+            failed.set()
+            raise StorageError("the database is not there yet")
+        await look(run_ids)
+
+    monkeypatch.setattr(keeper, "_look_at", refused)
+    await asyncio.to_thread(end_connections, schema, "query LIKE 'LISTEN%'")
+    pair.gate_one.go.set()
+    await asyncio.wait_for(failed.wait(), TIMEOUT)
+    assert states(await asyncio.wait_for(stream, 12)) == ["running", "succeeded"]
+
+
+async def test_a_stream_whose_servers_notes_are_all_lost_reads_the_store_at_each_sign_of_life(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "HEARTBEAT", 0.3)
+    monkeypatch.setattr(pair.two.stack.services.streams, "heard", lambda *_, **__: None)
+    run = await begun(pair.one, pair.gate_one)
+    stream, there = await watch(pair.two, run["id"], 4)
+    await asyncio.wait_for(there.wait(), TIMEOUT)
+    pair.gate_one.go.set()
+    assert states(await asyncio.wait_for(stream, 10)) == ["running", "succeeded"]
+
+
 async def test_many_streams_of_many_runs_over_both_servers_end_with_the_same_events(pair: Pair) -> None:
     pair.gate_one.go.set()
     pair.gate_two.go.set()
@@ -268,7 +305,10 @@ async def test_a_server_that_is_taken_for_dead_ends_its_agents_and_goes_on(pair:
         connection.execute(update(servers).where(servers.c.id == me).values(seen=0))
         return end_lost_runs(connection)  # as the other one's keeper does; no heartbeat comes in between
 
-    for appended in await pair.two.stack.services.store.write(long_ago):
+    async with asyncio.timeout(TIMEOUT):
+        while not (lost := await pair.two.stack.services.store.write(long_ago)):
+            continue  # passed over while what its agent said is being written
+    for appended in lost:
         pair.two.stack.services.streams.publish(appended)
     failed = await pair.two.get(f"/v2/runs/{run['id']}")
     assert (failed["status"], failed["failure"]["code"], failed["failure"]["retryable"]) == (
