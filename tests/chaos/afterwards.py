@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import redis
+from sqlalchemy import text
 
 from evalfleet.artifact import FolderResults, find, open_artifact
+from evalfleet.server.engines import make_engine
 from tests.chaos.suite import Call
 
 QUEUES = ("run", "grade", "aggregate")
@@ -51,9 +52,17 @@ class Recorded:
     verdict: str
 
 
+def _read(database: str, query: str) -> Sequence[Any]:
+    engine = make_engine(database)
+    try:
+        with engine.connect() as connection:
+            return connection.execute(text(query)).all()
+    finally:
+        engine.dispose()
+
+
 def runs(database: str) -> list[Run]:
-    with psycopg.connect(database) as connection:
-        rows = connection.execute("SELECT id, chat_id, turn, status, failure, metadata FROM runs").fetchall()
+    rows = _read(database, "SELECT id, chat_id, turn, status, failure, metadata FROM runs")
     made = []
     for run_id, chat, turn, status, failure, metadata in rows:
         about = json.loads(metadata)
@@ -68,17 +77,13 @@ def runs(database: str) -> list[Run]:
 
 
 def recorded(database: str) -> list[Recorded]:
-    with psycopg.connect(database) as connection:
-        rows = connection.execute(
-            "SELECT key, attempt_index, run_id, verdict"
-            " FROM attempts JOIN evaluation_cases USING (evaluation_id, position)"
-        ).fetchall()
+    cases = "JOIN evaluation_cases USING (evaluation_id, position)"
+    rows = _read(database, f"SELECT key, attempt_index, run_id, verdict FROM attempts {cases}")
     return [Recorded(json.loads(key), index, run, verdict) for key, index, run, verdict in rows]
 
 
 def unfinished_evaluations(database: str) -> list[str]:
-    with psycopg.connect(database) as connection:
-        rows = connection.execute("SELECT id, status FROM evaluations WHERE status <> 'completed'").fetchall()
+    rows = _read(database, "SELECT id, status FROM evaluations WHERE status <> 'completed'")
     return [f"evaluation {identity} is {status}" for identity, status in rows]
 
 

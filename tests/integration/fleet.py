@@ -192,10 +192,14 @@ class Fleet:
         with_ledger.close()
 
     def start(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Part:
-        argv = [sys.executable, "-P", "-m", "scheduler.cli", *arguments]
+        argv = self.command(name, [sys.executable, "-P", "-m", "scheduler.cli", *arguments])
         part = Part(name, argv, {**self.environment, **(env or {})}, self.folder)
         self.parts.append(part)
         return part
+
+    def command(self, name: str, argv: list[str]) -> list[str]:
+        """The words that start a part."""
+        return argv
 
     def server(self, tree: Path) -> Part:
         ready = self.folder / "server-url"
@@ -225,7 +229,7 @@ class Fleet:
     def run(self, *arguments: str, within: float = WITHIN) -> subprocess.CompletedProcess[str]:
         """A command to its end."""
         return subprocess.run(
-            [sys.executable, "-P", "-m", "scheduler.cli", *arguments],
+            self.command("person", [sys.executable, "-P", "-m", "scheduler.cli", *arguments]),
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
