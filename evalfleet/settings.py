@@ -201,7 +201,7 @@ class Settings:
         return self.token
 
     def require_api_key(self) -> str:
-        """The platform's key; CredentialError when `--target` has none (it is never read from a file)."""
+        """The platform's key; CredentialError when `--target` has none (it is never read from evalfleet.toml)."""
         if self.splox_api_key is None:
             raise CredentialError("SPLOX_API_KEY is not set: --target sends runs to a platform and needs its key there")
         return self.splox_api_key

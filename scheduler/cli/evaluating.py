@@ -18,6 +18,7 @@ from scheduler.cli.flags import (
     Commit,
     Concurrency,
     Deselect,
+    EnvFile,
     ExitFirst,
     Failed,
     Fresh,
@@ -78,6 +79,7 @@ def eval_(
     leave_running: LeaveRunning = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
+    _env_file: EnvFile = None,
 ) -> int:
     """Run the tree's checks and say pass, flaky or fail."""
 
@@ -134,6 +136,7 @@ def validate(
     results: Results = None,
     scenarios: Scenarios = None,
     as_json: AsJson = False,
+    _env_file: EnvFile = None,
 ) -> int:
     """Everything that would refuse a run, without a run."""
     from scheduler.prepare import check
@@ -171,6 +174,7 @@ def plan(
         bool, typer.Option("--files", envvar="EVALFLEET_FILES", help="List the files that the commit is made of.")
     ] = False,
     as_json: AsJson = False,
+    _env_file: EnvFile = None,
 ) -> int:
     """What would run, and what is recorded already."""
 
@@ -208,6 +212,7 @@ def resume(
     leave_running: LeaveRunning = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
+    _env_file: EnvFile = None,
 ) -> int:
     """Go on with an unfinished submission.
 
@@ -252,6 +257,7 @@ def cancel(
     submission: Annotated[str, typer.Argument(help="Its id, or a beginning of it.")],
     tree: Tree = None,
     state: State = None,
+    _env_file: EnvFile = None,
 ) -> int:
     """End an unfinished submission; what is recorded is kept."""
     from evalfleet.tree import find_tree, read_tree_config

@@ -1,10 +1,12 @@
 """Which flags do several commands share? Each one's name, variable and help are written once.
 
-What reads a value is imported by its reader: `--help` waits for none of it.
+What reads a value is imported by its reader: `--help` waits for none of it. `--env-file` is read before the others and
+does its work then; the commands only name it.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +42,22 @@ def allowed_missing(text: str | AllowedMissing) -> AllowedMissing:
         raise typer.BadParameter(f"{text!r}: {reason}") from None
 
 
+def env_file(file: Path | None) -> Path | None:
+    """Add its variables to this process's environment, from which everything below is given its own."""
+    if file is None:
+        return None
+    from evalfleet.errors import EvalfleetError
+    from scheduler.cli.output import say
+    from scheduler.env_file import add_env_file
+
+    try:
+        add_env_file(file, os.environ)
+    except EvalfleetError as error:
+        say(f"evalfleet: {error.message}")
+        raise typer.Exit(error.exit_code) from error
+    return file
+
+
 def seconds(text: str | float) -> float:
     """A time limit, spelt as in case files (S5)."""
     from evalfleet.checks.duration import seconds_of
@@ -62,6 +80,17 @@ Deselect = Annotated[
         help="Leave these out again: the same words as SELECT; repeat it.",
         metavar="PATTERN",
         show_default=False,
+    ),
+]
+EnvFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--env-file",
+        envvar="EVALFLEET_ENV_FILE",
+        help="NAME=VALUE lines for what the environment does not set.",
+        metavar="FILE",
+        callback=env_file,
+        is_eager=True,  # the variables of the other flags may stand in it
     ),
 ]
 Failed = Annotated[

@@ -16,6 +16,7 @@ from scheduler.cli.flags import (
     Commit,
     Concurrency,
     Deselect,
+    EnvFile,
     Fresh,
     MaxTime,
     MetricsPort,
@@ -58,7 +59,7 @@ def worker(context: typer.Context) -> None:
     os.execv(sys.executable, [sys.executable, "-P", "-m", "worker", *context.args])  # noqa: S606
 
 
-def scheduler_(metrics_port: MetricsPort = None, verbose: Verbose = False) -> int:
+def scheduler_(metrics_port: MetricsPort = None, verbose: Verbose = False, _env_file: EnvFile = None) -> int:
     """Drive the submissions of a fleet until stopped."""
     from scheduler.fleet import run_scheduler
 
@@ -80,6 +81,7 @@ def submit(
     target: OnTarget = False,
     commit: Commit = None,
     scenarios: Scenarios = None,
+    _env_file: EnvFile = None,
 ) -> int:
     """Hand the tree's checks to a fleet; prints the submission's id."""
     from scheduler.fleet import submit as hand_over
@@ -117,6 +119,7 @@ def watch(
     as_json: AsJson = False,
     output: Output = None,
     quiet: Quiet = False,
+    _env_file: EnvFile = None,
 ) -> int:
     """Show how far a fleet's submission is, then its result."""
     from scheduler.progress import make_reporter

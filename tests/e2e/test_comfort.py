@@ -132,3 +132,28 @@ def test_s36_what_is_in_quarantine_runs_and_does_not_gate_until_its_day_is_over(
     tree.run("eval").check(1, over)
     tree.configure(entry.format(day="2999-12-31").replace("b/one", "b/oen"))
     tree.run("eval").check(2, "evalfleet.toml:2:1: the tree has no scenario 'b/oen' (did you mean 'b/one'?)")
+
+
+SHOWS = """
+import os
+print(" ".join(f"{name}={os.environ.get(name)}" for name in ("GREETING", "SPLOX_API_KEY", "EVALFLEET_TRIALS")))
+"""
+
+
+def test_a_file_of_variables_reaches_the_flags_and_the_agent_and_keeps_its_secrets(tree: Tree) -> None:
+    """What the environment sets wins; our own variables and keys never reach the agent, nor any file."""
+    (tree.root / "agent.py").write_text(SHOWS)
+    expect = "GREETING=from outside SPLOX_API_KEY=None EVALFLEET_TRIALS=None"
+    tree.case("a", f"scenarios:\n  - {{id: one, user: hi, expect: [{{final_answer_contains: {expect}}}]}}\n")
+    file = tree.root / "my.env"
+    file.write_text("# ours\nexport EVALFLEET_TRIALS=2\nSPLOX_API_KEY='sk-top-secret'\nGREETING=inside\n")
+    environment = {"GREETING": "from outside", "EVALFLEET_ENV_FILE": str(file)}
+    done = tree.run("eval", environment=environment).check(0, "a  one  PASS  2/2")
+    tree.run("resume", tree.summary()["submission"], "--env-file", str(file)).check(0, "nothing was run")
+    kept = b"".join(path.read_bytes() for path in (tree.root / "evals/results").rglob("*") if path.is_file())
+    assert b"sk-top-secret" not in kept
+    file.write_text("GREETING=x\nsk-top-secret\n")
+    refused = tree.run("eval", "--env-file", str(file)).check(2, "my.env:2:1: write NAME=VALUE")
+    assert "sk-top-secret" not in done.out + done.err + refused.out + refused.err
+    file.write_text("EVALFLEET_CONCURRENCY=lots\n")
+    tree.run("plan", "--env-file", str(file)).check(2, "'lots' is not a whole number")
