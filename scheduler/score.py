@@ -9,22 +9,35 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evalfleet.artifact import Result
 from evalfleet.checks.case import LoadedCases
-from evalfleet.checks.outcome import GraderAnswer, Meaning, RunMeaning, judge, meaning_of
+from evalfleet.checks.outcome import GraderAnswer, Judgement, Meaning, RunMeaning, judge, meaning_of
 from evalfleet.checks.scenario import Scenario
 from evalfleet.checks.trial import Trial, TurnRecord, TurnSummary
 from evalfleet.errors import CaseFilesInvalid
 from evalfleet.evidence import AttemptKey
 from evalfleet.plan import Plan, PlannedCase
 from evalfleet.quarantine import Quarantine
-from scheduler.summary import Summary, summarize
+from scheduler.changes import ChangeCounter, Changes
+from scheduler.plan import SCORER
+from scheduler.summary import Summary, summed_up
+from scheduler.tallies import PlanLines
 
 _STATUS = {"pass": "passed", "flaky": "flaky", "fail": "failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rescored:
+    """`summary`: the artifact as it is judged now; `before`: as it was recorded; `today`: who judged, None where nobody
+    did."""
+
+    summary: Summary
+    before: Summary
+    changes: Changes
+    today: Today | None
 
 
 def score(
@@ -40,11 +53,22 @@ def score(
     Each scenario says what it was where its verdict changed, and why where it is stale. CaseFilesInvalid if the tree's
     case files have problems.
     """
-    before = recorded(result)
-    if as_recorded:
-        return before
-    today = Today(result.plan, cases)
-    after = _summarized(result, map(today.judged, result.lines()), quarantine)
+    return rescored(result, None if as_recorded else Today(result.plan, cases), quarantine).summary
+
+
+def rescored(result: Result, today: Today | None, quarantine: Iterable[Quarantine] | None = None) -> Rescored:
+    """The artifact judged anew, line by line; None: as it was recorded. `quarantine` as for `score`."""
+    if today is None:
+        summary = recorded(result)
+        return Rescored(summary, summary, Changes(), None)
+    was, now, counter = PlanLines(result.plan), PlanLines(result.plan), ChangeCounter()
+    for line in _all_lines(result):
+        judged = today.judged(line)
+        was.add(line)
+        now.add(judged)
+        counter.add(line, judged)
+    before, after = _summed_up(result, was), _summed_up(result, now, quarantine)
+    changes = counter.changes(before, after, causes=today.causes(), stale=today.stale)
     scenarios = [
         replace(
             new,
@@ -53,25 +77,30 @@ def score(
         )
         for old, new in zip(before.scenarios, after.scenarios, strict=True)
     ]
-    return replace(after, scenarios=tuple(scenarios))
+    return Rescored(replace(after, scenarios=tuple(scenarios)), before, changes, today)
 
 
 def recorded(result: Result) -> Summary:
     """The summary as the lines have it, without judging anything."""
-    return _summarized(result, result.lines())
+    kept = PlanLines(result.plan)
+    for line in _all_lines(result):
+        kept.add(line)
+    return _summed_up(result, kept)
 
 
 class Today:
     """Judges attempt lines of a plan by the rules of this version and the cases given.
 
-    `stale`: (case, scenario) → why its lines keep what was recorded. Trial records that cannot be read are found while
-    judging, and join it then.
+    `ask_again`: graders are asked anew, so one that was not asked then makes nothing stale. `stale`: (case, scenario) →
+    why its lines keep what was recorded. Trial records that cannot be read are found while judging, and join it then.
     """
 
-    def __init__(self, plan: Plan, cases: LoadedCases | None) -> None:
+    def __init__(self, plan: Plan, cases: LoadedCases | None, *, ask_again: bool = False) -> None:
         if cases is not None and cases.problems:
             raise CaseFilesInvalid(cases.problems)
         self.stale: dict[tuple[str, str], str] = {}
+        self._plan = plan
+        self._ask_again = ask_again
         self._infra_codes = plan.infra_codes
         self._scenarios: dict[tuple[str, str], Scenario] = {}
         files = None if cases is None else {case.name: case.scenarios for case in cases.cases}
@@ -81,7 +110,7 @@ class Today:
                 if files is None:
                     self._scenarios[key] = planned.scenario
                     continue
-                chosen = _counterpart(case, index, files.get(case.name))
+                chosen = _counterpart(case, index, files.get(case.name), ask_again=ask_again)
                 if isinstance(chosen, str):
                     self.stale[key] = chosen
                 else:
@@ -92,34 +121,56 @@ class Today:
         """What a scenario is judged by; None where it is stale."""
         return self._scenarios.get((case, scenario))
 
+    def causes(self) -> dict[tuple[str, str], str]:
+        """For what is judged anew: what changed since it was recorded."""
+        planned = {(case.name, p.scenario.id): p.scenario for case in self._plan.cases for p in case.scenarios}
+        return {key: self._cause(planned[key], scenario) for key, scenario in self._scenarios.items()}
+
+    def _cause(self, then: Scenario, now: Scenario) -> str:
+        parts = []
+        if [e.document() for e in then.expect] != [e.document() for e in now.expect]:
+            parts.append("its expectations changed")
+        if then.timeout != now.timeout:
+            parts.append("its timeout changed")
+        if self._plan.scorer != SCORER:
+            parts.append(f"the rules changed, from {self._plan.scorer.version} to {SCORER.version}")
+        if self._ask_again and now.graders:
+            parts.append("its graders were asked again")
+        return "; ".join(parts)
+
     def judged(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         """The line with today's outcome; as it is where there is nothing to judge, or it is stale."""
-        key = (line["case"], line["scenario"])
-        scenario = self._scenarios.get(key)
+        played = self.played(line)
+        if played is None:
+            return line
+        try:
+            answers = [GraderAnswer.from_json(answer) for answer in line.get("graders") or ()]
+        except ValueError as problem:
+            self._unreadable(line, problem)
+            return line
+        answers = _in_order(played.scenario, answers)
+        judgement = judge(played.scenario, played.trial, played.meaning, answers)
+        return judged_line(line, played, judgement)
+
+    def played(self, line: Mapping[str, Any]) -> Played | None:
+        """What there is to judge of a line, None where it stays as it is."""
+        scenario = self._scenarios.get((line["case"], line["scenario"]))
         if (
             scenario is None
             or line.get("context")
             or line.get("recorded") == "elsewhere"
             or not line.get("trial_record")
         ):
-            return line
+            return None
         try:
             trial = Trial.from_json(line["trial_record"])
-            meaning = self._meaning(RunMeaning.from_json(line["meaning"]), trial, scenario)
-            answers = _in_order(scenario, [GraderAnswer.from_json(answer) for answer in line.get("graders") or ()])
+            return Played(scenario, trial, self._meaning(RunMeaning.from_json(line["meaning"]), trial, scenario))
         except ValueError as problem:
-            self.stale[key] = f"trial {line['trial']} cannot be read: {problem}"
-            return line
-        judgement = judge(scenario, trial, meaning, answers)
-        return {
-            **line,
-            "outcome": judgement.outcome,
-            "reason": judgement.reason,
-            "meaning": meaning.to_json(),
-            "findings": [finding.to_json() for finding in judgement.findings],
-            "judge_score": judgement.judge_score,
-            "judge_feedback": judgement.judge_feedback,
-        }
+            self._unreadable(line, problem)
+            return None
+
+    def _unreadable(self, line: Mapping[str, Any], problem: ValueError) -> None:
+        self.stale[line["case"], line["scenario"]] = f"trial {line['trial']} cannot be read: {problem}"
 
     def _meaning(self, recorded_meaning: RunMeaning, trial: Trial, scenario: Scenario) -> RunMeaning:
         """What the runs mean by today's timeout. What ended a run before its own end stays: it was cut off by it, and
@@ -130,7 +181,29 @@ class Today:
         return meaning_of(turns, timeout=scenario.timeout, infra_codes=self._infra_codes, not_played=trial.not_played)
 
 
-def _counterpart(case: PlannedCase, index: int, today: Iterable[Scenario] | None) -> Scenario | str:
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A recorded trial, and what it is judged by today."""
+
+    scenario: Scenario
+    trial: Trial
+    meaning: RunMeaning
+
+
+def judged_line(line: Mapping[str, Any], played: Played, judgement: Judgement) -> dict[str, Any]:
+    """The line with another judgement."""
+    return {
+        **line,
+        "outcome": judgement.outcome,
+        "reason": judgement.reason,
+        "meaning": played.meaning.to_json(),
+        "findings": [finding.to_json() for finding in judgement.findings],
+        "judge_score": judgement.judge_score,
+        "judge_feedback": judgement.judge_feedback,
+    }
+
+
+def _counterpart(case: PlannedCase, index: int, today: Iterable[Scenario] | None, *, ask_again: bool) -> Scenario | str:
     """The scenario of today's file that a planned one is judged by, or why there is none."""
     planned = case.scenarios[index].scenario
     if today is None:
@@ -145,7 +218,7 @@ def _counterpart(case: PlannedCase, index: int, today: Iterable[Scenario] | None
     if [s.user for s in file[:found]] != [p.scenario.user for p in case.scenarios[:index]]:
         return "the turns before it changed since"
     unasked = Counter(g.name for g in scenario.graders) - Counter(g.name for g in planned.graders)
-    if unasked:
+    if unasked and not ask_again:
         return f"{', '.join(sorted(unasked))} was not asked then"
     return scenario
 
@@ -173,20 +246,22 @@ def _run(turn: TurnSummary) -> dict[str, Any]:
     }
 
 
-def _summarized(
-    result: Result, lines: Iterable[Mapping[str, Any]], quarantine: Iterable[Quarantine] | None = None
-) -> Summary:
-    """With what the stored summary knows and no line does: the evaluations' state, what is recorded elsewhere, and why
-    attempts without any line are missing."""
+def _all_lines(result: Result) -> Iterator[Mapping[str, Any]]:
+    """The lines, and one for each attempt of which only the stored summary knows that it is recorded elsewhere."""
+    yield from result.lines()
+    yield from (line for key, line in _elsewhere(result.summary or {}) if not result.places.has(key))
+
+
+def _summed_up(result: Result, kept: PlanLines, quarantine: Iterable[Quarantine] | None = None) -> Summary:
+    """With what the stored summary knows and no line does: the evaluations' state, and why attempts without any line
+    are missing."""
     stored = result.summary or {}
     seconds = stored.get("seconds")
-    written = result.places
-    summary = summarize(
-        result.plan,
-        chain(lines, (line for key, line in _elsewhere(stored) if not written.has(key))),
+    summary = summed_up(
+        kept,
         artifact=result.place,
         evaluations=_evaluations(stored),
-        reasons={key: reason for key, reason in _reasons(stored).items() if not written.has(key)},
+        reasons={key: reason for key, reason in _reasons(stored).items() if not result.places.has(key)},
         seconds=seconds if isinstance(seconds, int | float) else None,
         quarantine=_quarantine(result) if quarantine is None else quarantine,
     )

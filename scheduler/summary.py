@@ -6,7 +6,7 @@ they were read. Nothing here prints (see `scheduler.render`) or decides what is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -24,8 +24,8 @@ from evalfleet.evidence import AttemptKey
 from evalfleet.plan import Plan
 from evalfleet.quarantine import Quarantine, by_key
 from scheduler.gate import exit_code
-from scheduler.spend import Spend, SpendCounter
-from scheduler.tallies import GraderLines, GraderSummary, ScenarioLines
+from scheduler.spend import Spend
+from scheduler.tallies import GraderSummary, PlanLines, ScenarioLines
 
 __all__ = [
     "EvaluationSummary",
@@ -207,19 +207,30 @@ def summarize(
     `reasons`: why attempts without a line are missing. `artifact`: where a person finds it. `quarantine`: what does not
     gate; by default what the plan says.
     """
-    spend = SpendCounter(_lines_of(plan))
-    graders = GraderLines()
-    seen = {
-        (case.name, planned.scenario.id): ScenarioLines(planned.scenario.trials)
-        for case in plan.cases
-        for planned in case.scenarios
-        if planned.evaluation is not None
-    }
+    kept = PlanLines(plan)
     for line in lines:
-        spend.add(line)
-        attempts = None if line.get("context") else seen.get((line["case"], line["scenario"]))
-        if attempts is not None and attempts.add(line):
-            graders.add(line)
+        kept.add(line)
+    return summed_up(
+        kept,
+        artifact=artifact,
+        evaluations=evaluations,
+        reasons=reasons,
+        seconds=seconds,
+        quarantine=quarantine,
+    )
+
+
+def summed_up(
+    kept: PlanLines,
+    *,
+    artifact: str,
+    evaluations: Iterable[Mapping[str, Any]] = (),
+    reasons: Mapping[AttemptKey, str] | None = None,
+    seconds: float | None = None,
+    quarantine: Iterable[Quarantine] | None = None,
+) -> Summary:
+    """The same for whoever has seen the lines go by."""
+    plan = kept.plan
     documents = {str(document["id"]): document for document in evaluations}
     found = [_Evaluation(plan, index, documents) for index in range(len(plan.evaluations))]
     apart = by_key(plan.quarantine if quarantine is None else quarantine)
@@ -229,7 +240,8 @@ def summarize(
             if planned.evaluation is not None:
                 id_, trials = planned.scenario.id, planned.scenario.trials
                 why = {n: reason for n in range(trials) if (reason := (reasons or {}).get((case.name, id_, n)))}
-                summed = found[planned.evaluation].scenario(case.name, id_, trials, seen[case.name, id_], why)
+                lines = kept.of(case.name, id_)
+                summed = found[planned.evaluation].scenario(case.name, id_, trials, lines, why)
                 scenarios.append(replace(summed, quarantine=apart.get(folded(case_key(case.name, id_)))))
     return Summary(
         submission=plan.id,
@@ -238,27 +250,11 @@ def summarize(
         verdict=overall(scenarios),
         scenarios=tuple(scenarios),
         evaluations=tuple(evaluation.summary() for evaluation in found),
-        spend=spend.total(),
+        spend=kept.spend.total(),
         context_turns=plan.context_turns(),
         seconds=seconds,
-        graders=graders.summaries(),
+        graders=kept.graders.summaries(),
     )
-
-
-def _lines_of(plan: Plan) -> Callable[[str, int], int]:
-    """How many lines a conversation has, by case and trial: all up to the last scenario that wants this trial (S9)."""
-    counts: dict[str, list[int]] = {}
-    for case in plan.cases:
-        of_case = counts[case.name] = [0] * case.trials
-        for number, planned in enumerate(case.scenarios, 1):
-            if planned.evaluation is not None:
-                of_case[: planned.scenario.trials] = [number] * planned.scenario.trials
-
-    def lines_of(case: str, trial: int) -> int:
-        of_case = counts.get(case, [])
-        return of_case[trial] if trial < len(of_case) else 1
-
-    return lines_of
 
 
 def overall(scenarios: Sequence[ScenarioSummary]) -> str:

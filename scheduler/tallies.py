@@ -8,18 +8,46 @@ from __future__ import annotations
 
 import statistics
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
 from evalfleet.evidence import EVIDENCE
+from evalfleet.plan import Plan
+from scheduler.spend import SpendCounter
 
 _NO_LINE, _MISSING, _ELSEWHERE = 0, 1, 2
 _FARTHEST = 300
 """Decimal places of a score to either side: one beyond is no score, and as an exact fraction it would fill memory."""
 _CODES = {"passed": 3, "failed": 4, "error": 5}
+
+
+class PlanLines:
+    """The lines of a plan: what they cost, what its graders said, and how the attempts of each scenario ended."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.spend = SpendCounter(_lines_of(plan))
+        self.graders = GraderLines()
+        self._scenarios = {
+            (case.name, planned.scenario.id): ScenarioLines(planned.scenario.trials)
+            for case in plan.cases
+            for planned in case.scenarios
+            if planned.evaluation is not None
+        }
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self.spend.add(line)
+        if not line.get("context"):
+            scenario = self._scenarios.get((line["case"], line["scenario"]))
+            if scenario is not None and scenario.add(line):
+                self.graders.add(line)
+
+    def of(self, case: str, scenario: str) -> ScenarioLines:
+        """Of a scored scenario."""
+        return self._scenarios[case, scenario]
 
 
 class ScenarioLines:
@@ -161,3 +189,19 @@ def _decimal(value: Any) -> Decimal | None:
     if number is None or not number.is_finite() or abs(number.adjusted()) > _FARTHEST:
         return None
     return number
+
+
+def _lines_of(plan: Plan) -> Callable[[str, int], int]:
+    """How many lines a conversation has, by case and trial: all up to the last scenario that wants this trial (S9)."""
+    counts: dict[str, list[int]] = {}
+    for case in plan.cases:
+        of_case = counts[case.name] = [0] * case.trials
+        for number, planned in enumerate(case.scenarios, 1):
+            if planned.evaluation is not None:
+                of_case[: planned.scenario.trials] = [number] * planned.scenario.trials
+
+    def lines_of(case: str, trial: int) -> int:
+        of_case = counts.get(case, [])
+        return of_case[trial] if trial < len(of_case) else 1
+
+    return lines_of

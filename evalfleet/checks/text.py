@@ -41,7 +41,9 @@ def shortened(text: str, limit: int = SHOWN) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """Somebody's sentence as one line of a report: control characters shown, quotes left alone, cut at `limit`."""
-    shown = "".join(_shown(char) if unicodedata.category(char) in _HIDDEN else char for char in text[: limit + 1])
+    shown = text[: limit + 1]
+    if not shown.isprintable():  # what is hidden is never printable; most text has nothing hidden in it
+        shown = "".join(_shown(char) if unicodedata.category(char) in _HIDDEN else char for char in shown)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 

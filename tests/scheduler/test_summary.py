@@ -13,7 +13,8 @@ import pytest
 from evalfleet.plan import Conversation
 from scheduler.gate import exit_code
 from scheduler.spend import SpendCounter
-from scheduler.summary import Summary, _lines_of, summarize
+from scheduler.summary import Summary, summarize
+from scheduler.tallies import _lines_of
 from tests.scheduler.samples import SUBMISSION, line, plan, scenario, trial_record
 
 
