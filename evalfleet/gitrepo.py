@@ -63,6 +63,12 @@ class GitRepo:
         for path in _paths(_git(self.root, "ls-files", "-z", "--others", "--exclude-standard", "--", ".")):
             yield path, False
 
+    def commit_of(self, name: str) -> str | None:
+        """The commit that a branch, a tag or a beginning of an id means, 40 hex digits; None for what is none."""
+        done = _run(self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        found = done.stdout.decode("ascii", "replace").strip()
+        return found if done.returncode == 0 and re.fullmatch(r"[0-9a-f]{40}", found) else None
+
     def tracks(self, path: str) -> bool:
         return bool(_git(self.root, "ls-files", "-z", "--cached", "--", f":(literal){path}"))
 

@@ -75,15 +75,18 @@ class Conductor:
             documents = self._end(documents)
             ended_so = summary_of(opened.plan, self.store, documents, reasons, time.monotonic() - began)
             summary = replace(ended_so, missing_allowed=are_over(documents))
+        compared = None if self.options.baseline is None else self.options.baseline.against(opened.plan, summary)
         code = exit_code(
             summary,
             allow_flaky=self.options.allow_flaky,
+            regressed=compared is not None and compared.is_lost,
             fault=ended.is_our_fault,
             stopped=ended.is_by_limit,
             signal=self.interrupts.first if ended.state != "completed" else None,
         )
         try:
-            finish(self.store, opened.plan.artifact, summary.stored(code))
+            comparison = {} if compared is None else {"comparison": compared.document()}
+            finish(self.store, opened.plan.artifact, summary.stored(code) | comparison)
         except StorageError as error:  # the segments are the evidence; the result is known and must be told
             self.reporter.warn(f"the artifact is not finished: {error.message}")
             code = code or error.exit_code
@@ -93,7 +96,7 @@ class Conductor:
             self.submissions.set_status(opened.plan.id, "cancelled")
         with contextlib.suppress(EvalfleetError):  # the broker is ours and ends now anyway
             self.ledger.forget(opened.plan.id)
-        return Result(summary, code, ended, opened.plan)
+        return Result(summary, code, ended, opened.plan, compared)
 
     def _client(self) -> Client:
         return Client(self.endpoints.base_url, self.endpoints.token, retry_for=20.0)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from evalfleet.plan import Plan
     from evalfleet.tree import TreeConfig
     from scheduler.allowed import AllowedMissing
+    from scheduler.compare import Baseline, Compared
     from scheduler.dispatch import Ended
     from scheduler.prepare import Prepared
     from scheduler.submit import Opened
@@ -62,6 +63,7 @@ class Options:
     budget: str | None = None
     max_time: str | None = None
     allow_missing: AllowedMissing | None = None
+    baseline: Baseline | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -73,6 +75,7 @@ class Result:
     exit_code: int
     ended: Ended
     plan: Plan
+    compared: Compared | None = None
 
     @property
     def ended_early(self) -> str:
@@ -109,8 +112,10 @@ def evaluate(prepared: Prepared, options: Options, reporter: Reporter, *, words:
             files=prepared.files,
             fresh=options.fresh,
             own_server=plan.target.base_url is None,
+            baseline=None if prepared.baseline is None else prepared.baseline.commit,
         )
 
+    options = replace(options, baseline=prepared.baseline)
     return _run(config, prepared.plan, prepared.bundle, options, reporter, store, submissions, open_)
 
 
@@ -131,6 +136,8 @@ def resume(config: TreeConfig, record: Submission, options: Options, reporter: R
     plan = read_plan(store, artifact)
     plan = replace(plan, limits=with_limits(plan.limits, options.budget, options.max_time))
     submissions = Submissions(state_folder(config, options))
+    if options.baseline is not None:
+        options.baseline.check(plan)
     if record.status != "running":
         from scheduler.dispatch import Ended
         from scheduler.score import recorded
@@ -140,10 +147,11 @@ def resume(config: TreeConfig, record: Submission, options: Options, reporter: R
         summary = recorded(stored)
         if options.allow_missing is not None and record.status == "cancelled" and options.allow_missing.covers(summary):
             summary = replace(summary, missing_allowed=True)
-        code = exit_code(summary, allow_flaky=options.allow_flaky)
+        compared = None if options.baseline is None else options.baseline.against(plan, summary)
+        code = exit_code(summary, allow_flaky=options.allow_flaky, regressed=compared is not None and compared.is_lost)
         if stored.summary is None:  # its disk was full when it ended
             finish(store, artifact, summary.stored(code))
-        return Result(summary, code, Ended(record.status), plan)
+        return Result(summary, code, Ended(record.status), plan, compared)
     if plan.target.base_url is None and commit != plan.commit:
         raise OperatorError(
             f"the harness moved from {plan.commit} to {commit}: {record.id} is pinned to the former; "

@@ -1,30 +1,21 @@
-"""What do the small commands do: `list`, `cancel`, `score`, `show`, and what `plan` says is recorded?"""
+"""What do the small commands do: `list`, `cancel`, and what `plan` says is recorded?"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from evalfleet.artifact import Result, attempts_index, find, read_plan
-from evalfleet.checks.case import load_cases
+from evalfleet.artifact import attempts_index, find, read_plan
 from evalfleet.contract.client import Client
 from evalfleet.plan import Attempt
-from evalfleet.quarantine import in_force
 from evalfleet.results import results_store
 from evalfleet.settings import Settings
-from evalfleet.tree import TreeConfig, find_tree, read_tree_config
-from scheduler.allowed import AllowedMissing
+from evalfleet.tree import TreeConfig
 from scheduler.embedded import Stack
 from scheduler.evaluate import Options, state_folder
 from scheduler.prepare import Prepared
-from scheduler.score import Today, score
-from scheduler.show import choose, show
 from scheduler.submissions import Submission, Submissions
-from scheduler.summary import Summary, exit_code
 
 
 def render_submissions(found: Sequence[Submission]) -> str:
@@ -102,46 +93,3 @@ def recorded_already(prepared: Prepared, options: Options) -> set[Attempt]:
     evidence = {key for key, entry in attempts_index(store, artifact).items() if entry.verdict is not None}
     plan = prepared.plan
     return {a for a in plan.all_attempts() if (plan.cases[a.case].name, plan.scenario(a).id, a.trial) in evidence}
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """An artifact scored again. `root`: the tree's folder; `today` judges single lines as the summary has them; None:
-    as recorded."""
-
-    summary: Summary
-    exit_code: int
-    root: Path
-    today: Today | None
-
-
-def score_artifact(
-    text: str,
-    tree: Path | None,
-    results: Path | None,
-    *,
-    as_recorded: bool,
-    allow_flaky: bool,
-    allow_missing: AllowedMissing | None = None,
-) -> Scored:
-    """Score an artifact again (S32); runs nothing."""
-    root = find_tree(tree or Path.cwd())
-    config = read_tree_config(root)
-    result, _ = choose(text, None, results or config.results_folder)
-    cases = None if as_recorded else load_cases(root)
-    apart = in_force(config.quarantine, datetime.now(UTC).date())
-    summary = score(result, cases, as_recorded=as_recorded, quarantine=apart)
-    if allow_missing is not None and allow_missing.covers(summary):
-        summary = replace(summary, missing_allowed=True)
-    today = None if as_recorded else Today(result.plan, cases)
-    return Scored(summary, exit_code(summary, allow_flaky=allow_flaky), root, today)
-
-
-def show_artifact(
-    text: str | None, key: str | None, trial: int | None, *, tree: Path | None, results: Path | None, stream: TextIO
-) -> Result:
-    """Show an artifact, and give it; a single word that is no artifact is a scenario of the newest."""
-    folder = results or read_tree_config(find_tree(tree or Path.cwd())).results_folder
-    result, scenario = choose(text, key, folder)
-    show(result, stream, scenario=scenario, trial=trial)
-    return result

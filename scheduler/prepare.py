@@ -18,8 +18,10 @@ from evalfleet.graders.bundle import Bundle, build_bundle
 from evalfleet.graders.check import resolve_python
 from evalfleet.money import read_amount
 from evalfleet.plan import Limits, Plan, PlannedGraders, PlannedTarget
+from evalfleet.results import results_store
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig, find_tree, read_tree_version
+from scheduler.compare import Baseline, FailOn, asked_baseline
 from scheduler.pins import Pin, file_digests
 from scheduler.plan import build_plan
 from scheduler.select import DRAFT, Selection, select
@@ -37,6 +39,7 @@ class Prepared:
     selection: Selection
     plan: Plan
     pin: Pin
+    baseline: Baseline | None
     bundle: Bundle | None
     files: Mapping[str, str]
     warnings: tuple[str, ...]
@@ -84,12 +87,14 @@ def prepare(
     timeout: float | None = None,
     budget: str | None = None,
     max_time: str | None = None,
+    baseline: str | None = None,
+    fail_on: FailOn | None = None,
 ) -> Prepared:
     """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong.
 
     `commit` pins a target's run to it instead of to the tree's (`--commit`, S33). `server`: the fleet's own, for a
     submission that is handed to one. `deselect`, `only` and `timeout` as for `select`; `budget` and `max_time` as they
-    were written.
+    were written. `baseline` and `fail_on` as for `asked_baseline`: what nothing can be compared with is refused, too.
     """
     settings = Settings.from_env(environment)
     limits = Limits(settings.tries, settings.losses, settings.stall, settings.queued)
@@ -127,6 +132,7 @@ def prepare(
         )
     if commit is not None and not (on_target and re.fullmatch(r"[0-9a-f]{40}", commit)):
         raise UsageError(f"--commit takes 40 hex digits and goes with --target only, not {commit!r}")
+    older = asked_baseline(baseline, fail_on, results_store(results or config.results_folder), config.root)
     version = read_tree_version(config)
     plan, pin = build_plan(
         config,
@@ -139,13 +145,17 @@ def prepare(
         concurrency=concurrency,
         server=server,
         timeout=timeout,
+        baseline=None if older is None else older.commit,
         environment=environment,
     )
+    if older is not None:
+        older.check(plan)
     return Prepared(
         config=config,
         selection=selection,
         plan=plan,
         pin=pin,
+        baseline=older,
         bundle=bundle,
         files=file_digests(config, selection, version),
         warnings=tuple(f"warning: {warning.render()}" for warning in found.warnings),

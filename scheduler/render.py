@@ -6,7 +6,7 @@ stdout carries this, or `--json`, and nothing else (S37). The last line is alway
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -25,17 +25,20 @@ ROOM_FOR_WORDS = 60
 MOST_MISSING = 20
 """Scenarios that the message of exit 3 names; the others are counted."""
 
+Section = Callable[[int | None], Iterable[Text]]
+"""Lines for a width."""
+
 _WIDEST_NAME = 40  # in a pipe: longer names are shown whole, and push their own line only
 _CASE_BESIDE, _ID_BESIDE = 24, 48  # the most that names get where words stand beside them
 _GAP = "  "
 
 
-def print_summary(summary: Summary, stream: TextIO) -> None:
-    """Everything about a result, on stdout."""
-    write_lines(summary_lines(summary, width_of(stream)), stream)
+def print_summary(summary: Summary, stream: TextIO, more: Sequence[Section] = ()) -> None:
+    """Everything about a result, on stdout. `more`: what stands before the last line."""
+    write_lines(summary_lines(summary, width_of(stream), more), stream)
 
 
-def summary_lines(summary: Summary, width: int | None) -> Iterator[Text]:
+def summary_lines(summary: Summary, width: int | None, more: Sequence[Section] = ()) -> Iterator[Text]:
     """A line for each scenario, one for each evaluation and grader, what else there is to know, and the last line."""
     yield from scenario_lines(summary.scenarios, width)
     yield Text()
@@ -47,6 +50,11 @@ def summary_lines(summary: Summary, width: int | None) -> Iterator[Text]:
         yield Text(_grader(grader))
     if summary.context_turns:
         yield Text(f"{_many(summary.context_turns, 'context turn')}: played and paid for, in no rate")
+    for section in more:
+        yield Text()
+        yield from section(width)
+    if more:
+        yield Text()
     yield last_line(summary)
 
 

@@ -99,6 +99,7 @@ class Today:
         if cases is not None and cases.problems:
             raise CaseFilesInvalid(cases.problems)
         self.stale: dict[tuple[str, str], str] = {}
+        self.cases = cases
         self._plan = plan
         self._ask_again = ask_again
         self._infra_codes = plan.infra_codes

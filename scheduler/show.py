@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -14,7 +14,7 @@ from evalfleet.errors import UsageError
 from evalfleet.plan import Plan, PlannedScenario
 from evalfleet.results import results_store
 from scheduler.layout import clean, width_of, wrap, write_lines
-from scheduler.render import summary_lines, trials_in_words
+from scheduler.render import Section, summary_lines, trials_in_words
 from scheduler.score import recorded
 from scheduler.summary import Summary
 from scheduler.transcript import OUTCOMES, transcript
@@ -30,7 +30,7 @@ def choose(result: str | None, scenario: str | None, results: Path) -> tuple[Res
     """
     store = results_store(results)
     if result is not None:
-        if _is_result(Path(result)):
+        if is_result(Path(result)):
             return open_result(result), scenario
         name = find(store, result)
         if name is not None:
@@ -46,20 +46,30 @@ def choose(result: str | None, scenario: str | None, results: Path) -> tuple[Res
     return open_artifact(store, name), scenario
 
 
-def show(result: Result, stream: TextIO, *, scenario: str | None = None, trial: int | None = None) -> None:
+def show(
+    result: Result,
+    stream: TextIO,
+    *,
+    scenario: str | None = None,
+    trial: int | None = None,
+    more: Sequence[Section] = (),
+) -> None:
     """Print the verdicts, then one trial: of `scenario` (CASE/SCENARIO) if given, else the first that did not pass.
 
-    `trial` counts from 0; without it the scenario's first failure, else its first trial. UsageError, before anything is
+    `trial` counts from 0; without it the scenario's first failure, else its first trial. `more` stands before the last
+    line of the verdicts. UsageError, before anything is
     printed, for what the artifact does not hold.
     """
     width = width_of(stream)
     summary = recorded(result)
     key = _wanted(result, summary, scenario, trial)
-    write_lines(_page(result, summary, key, width), stream)
+    write_lines(_page(result, summary, key, width, more), stream)
 
 
-def _page(result: Result, summary: Summary, key: tuple[str, str, int] | None, width: int | None) -> Iterator[Text]:
-    yield from summary_lines(summary, width)
+def _page(
+    result: Result, summary: Summary, key: tuple[str, str, int] | None, width: int | None, more: Sequence[Section]
+) -> Iterator[Text]:
+    yield from summary_lines(summary, width, more)
     for damage in result.damage:
         yield Text(f"damaged: {clean(damage)}", "bold red")
     if key is None:
@@ -132,7 +142,8 @@ def _planned(plan: Plan, key: str) -> PlannedScenario | None:
     return None
 
 
-def _is_result(path: Path) -> bool:
+def is_result(path: Path) -> bool:
+    """Is this an artifact's folder, or a file in one?"""
     folder = path if path.is_dir() else path.parent
     return path.exists() and any((place / "suite.json").is_file() for place in (folder, folder.parent))
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from evalfleet.artifact import AttemptsIndex, find, open_artifact, read_plan, write_plan
 from evalfleet.contract import jsontext
-from evalfleet.contract.client import Client
-from evalfleet.errors import OperatorError, UsageError
+from evalfleet.contract.client import Client, Created
+from evalfleet.errors import OperatorError, ProblemAnswer, UsageError
 from evalfleet.graders.bundle import Bundle
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Attempt, Plan
@@ -54,10 +54,12 @@ async def open_submission(
     files: Mapping[str, str],
     fresh: bool,
     own_server: bool,
+    baseline: str | None = None,
 ) -> Opened:
     """Find the newest unfinished generation of the pin, else start the next one (S34).
 
     `own_server`: the evaluations live in this state folder's database, so what the folder has no record of is gone.
+    `baseline`: the commit that the server is asked to compare with, where it knows it (S31).
     """
     known = submissions.newest(pin.digest)
     generation = 0
@@ -69,7 +71,7 @@ async def open_submission(
         folder = find(store, candidate.id)
         if folder is not None and recorded is None and own_server:
             continue  # its evaluations went with an older state folder; the artifact stays readable as it is
-        documents, replayed = await _create(client, candidate)
+        documents, replayed = await _create(client, candidate, baseline)
         begun = recorded is not None or replayed
         status = {d["status"] for d in documents}
         if begun and (fresh or status <= ENDED or status & CUT_SHORT):
@@ -89,21 +91,33 @@ async def reopen(client: Client, plan: Plan, record: Submission) -> Opened:
     return Opened(plan, documents, True, _resuming(plan, documents, record))
 
 
-async def _create(client: Client, plan: Plan) -> tuple[tuple[Mapping[str, Any], ...], bool]:
+async def _create(client: Client, plan: Plan, baseline: str | None) -> tuple[tuple[Mapping[str, Any], ...], bool]:
     """Create the evaluations, or find them again. After a replay the document is read: the replayed one is from
     creation (S34)."""
     documents: list[Mapping[str, Any]] = []
     replayed = False
-    for group, evaluation in enumerate(plan.evaluations):
-        created = await client.create_evaluation(
-            evaluation_body(plan, group), key=evaluation_key(plan.id, evaluation.k)
-        )
+    for group in range(len(plan.evaluations)):
+        created = await _created(client, plan, group, baseline)
         document: Mapping[str, Any] = created.document
         if created.replayed:
             replayed = True
             document = await client.get_evaluation(document["id"])
         documents.append(document)
     return tuple(documents), replayed
+
+
+async def _created(client: Client, plan: Plan, group: int, baseline: str | None) -> Created:
+    """One evaluation. The baseline is the server's to know: where it does not (or did not, when the evaluation was
+    first created), the evaluation has none, and ours is compared from artifacts alone."""
+    key = evaluation_key(plan.id, plan.evaluations[group].k)
+    if baseline is not None:
+        try:
+            return await client.create_evaluation(evaluation_body(plan, group, baseline=baseline), key=key)
+        except ProblemAnswer as problem:
+            unknown = any(error.get("name") == "/baseline_harness_commit" for error in problem.errors)
+            if not unknown and problem.code != "idempotency_key_conflict":
+                raise
+    return await client.create_evaluation(evaluation_body(plan, group), key=key)
 
 
 def _with_artifact(plan: Plan, documents: Sequence[Mapping[str, Any]], store: ResultsStore, folder: str | None) -> Plan:

@@ -16,6 +16,7 @@ import typer
 
 from evalfleet import __version__
 from scheduler.cli import evaluating, parts, reading
+from scheduler.cli.flags import Command
 from scheduler.cli.output import command, tell
 from scheduler.names import check_names
 from scheduler.tokens import token_app
@@ -48,14 +49,15 @@ def _root(
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """Of commands whose words another program reads."""
 
-app.command("eval")(command(evaluating.eval_))
+app.command("eval", cls=Command)(command(evaluating.eval_))
 app.command()(command(evaluating.validate))
 app.command()(command(evaluating.plan))
-app.command()(command(evaluating.resume))
+app.command(cls=Command)(command(evaluating.resume))
 app.command()(command(evaluating.cancel))
 app.command("list")(command(reading.list_))
-app.command()(command(reading.score))
-app.command()(command(reading.show))
+app.command(cls=Command)(command(reading.score))
+app.command(cls=Command)(command(reading.show))
+app.command(cls=Command)(command(reading.compare))
 app.command("hook-trace")(command(reading.hook_trace))
 app.command()(command(evaluating.init))
 app.command()(command(evaluating.schema))

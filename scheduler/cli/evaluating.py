@@ -14,6 +14,7 @@ from scheduler.cli.flags import (
     AllowFlaky,
     AllowMissing,
     AsJson,
+    Baseline,
     Budget,
     Commit,
     Concurrency,
@@ -21,6 +22,7 @@ from scheduler.cli.flags import (
     EnvFile,
     ExitFirst,
     Failed,
+    FailOnRegression,
     Fresh,
     LeaveRunning,
     MaxFailures,
@@ -70,6 +72,8 @@ def eval_(
     allow_missing: AllowMissing = None,
     exit_first: ExitFirst = False,
     max_failures: MaxFailures = None,
+    baseline: Baseline = None,
+    fail_on_regression: FailOnRegression = None,
     target: OnTarget = False,
     commit: Commit = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", envvar="EVALFLEET_DRY_RUN", help="Say what would run.")] = False,
@@ -101,6 +105,8 @@ def eval_(
         commit=commit,
         budget=budget,
         max_time=max_time,
+        baseline=baseline,
+        fail_on=fail_on_regression,
     )
     for warning in prepared.warnings:
         say(warning)
@@ -207,6 +213,8 @@ def resume(
     allow_missing: AllowMissing = None,
     exit_first: ExitFirst = False,
     max_failures: MaxFailures = None,
+    baseline: Baseline = None,
+    fail_on_regression: FailOnRegression = None,
     as_json: AsJson = False,
     output: Output = None,
     leave_running: LeaveRunning = False,
@@ -218,7 +226,9 @@ def resume(
 
     On a finished one it shows the stored result and runs nothing.
     """
+    from evalfleet.results import results_store
     from evalfleet.tree import find_tree, read_tree_config, tree_commit
+    from scheduler.compare import asked_baseline
     from scheduler.evaluate import resume as go_on
     from scheduler.evaluate import state_folder
     from scheduler.progress import make_reporter
@@ -229,6 +239,7 @@ def resume(
     config = read_tree_config(find_tree(tree or Path.cwd()))
     if files is not None:
         files.outside_of_harness(config)
+    folder = results_store(results or config.results_folder)
     options = options_of(
         state,
         results,
@@ -237,6 +248,7 @@ def resume(
         max_failures=1 if exit_first else max_failures,
         budget=budget,
         max_time=max_time,
+        baseline=asked_baseline(baseline, fail_on_regression, folder, config.root),
         allow_missing=allow_missing,
     )
     known = Submissions(state_folder(config, options))
@@ -247,7 +259,7 @@ def resume(
 
         started = f"{record.started_at[:19]}Z, {ago(record.started_at)}"
         say(f"{record.id} is {record.status} (started {started}); nothing was run")
-        code = print_result(result.summary, result.exit_code, as_json=as_json)
+        code = print_result(result.summary, result.exit_code, as_json=as_json, compared=result.compared)
     else:
         code = show_result(result, as_json=as_json)
     return deliver(files, result.summary, code, root=config.root, allow_flaky=allow_flaky, ended=result.ended_early)

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
+    from typer._click import Context
+
     from scheduler.allowed import AllowedMissing
+    from scheduler.compare import FailOn
 
 
 def whole(text: str | int) -> int:
@@ -68,6 +72,46 @@ def seconds(text: str | float) -> float:
         raise typer.BadParameter(f"{text!r} is no time limit: {reason}") from None
 
 
+FAIL_ON_REGRESSION = "--fail-on-regression"
+
+
+def fail_on(text: str) -> FailOn:
+    """`any`, which is what the flag alone means, or `significant`."""
+    if text == "any":
+        return "any"
+    if text == "significant":
+        return "significant"
+    raise typer.BadParameter(f"{text!r}: write {FAIL_ON_REGRESSION}, or {FAIL_ON_REGRESSION}=significant")
+
+
+class Command(TyperCommand):
+    """A command in which `--fail-on-regression` may stand alone, and never takes the next word as its value."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        spelt = [f"{word}=any" if word == FAIL_ON_REGRESSION else word for word in args[:end]]
+        return super().parse_args(ctx, [*spelt, *args[end:]])
+
+
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline",
+        envvar="EVALFLEET_BASELINE",
+        help="Compare with an older result, or with the newest one of a commit.",
+        metavar="COMMIT|RESULT",
+    ),
+]
+FailOnRegression = Annotated[
+    Any,
+    typer.Option(
+        FAIL_ON_REGRESSION,
+        envvar="EVALFLEET_FAIL_ON_REGRESSION",
+        help="Exit 1 if something got worse than in the baseline; =significant: and p < 0.05.",
+        parser=fail_on,
+        metavar="[=significant]",
+    ),
+]
 Select = Annotated[
     list[str] | None,
     typer.Argument(help="Case name, path, glob, or CASE/SCENARIO; none means all.", show_default=False),

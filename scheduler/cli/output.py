@@ -17,6 +17,8 @@ import typer
 from evalfleet.errors import EvalfleetError, OurFault, StorageError, UsageError
 
 if TYPE_CHECKING:
+    from scheduler.changes import Changes
+    from scheduler.compare import Compared
     from scheduler.evaluate import Options, Result
     from scheduler.prepare import Prepared
     from scheduler.reports import ReportFiles
@@ -172,7 +174,7 @@ def show_plan(prepared: Prepared, options: Options, *, files: bool, as_json: boo
 def show_result(result: Result, *, as_json: bool) -> int:
     from scheduler.render import incomplete_message
 
-    code = print_result(result.summary, result.exit_code, as_json=as_json)
+    code = print_result(result.summary, result.exit_code, as_json=as_json, compared=result.compared)
     if result.ended.state == "stopped" and result.ended.reason:
         say(f"evalfleet: stopped: {result.ended.reason}")
     if result.summary.missing or result.summary.unrecorded:
@@ -180,14 +182,23 @@ def show_result(result: Result, *, as_json: bool) -> int:
     return code
 
 
-def print_result(summary: Summary, code: int, *, as_json: bool) -> int:
+def print_result(
+    summary: Summary, code: int, *, as_json: bool, changes: Changes | None = None, compared: Compared | None = None
+) -> int:
+    """`changes`: what was judged anew; `compared`: the result beside a baseline."""
+    from scheduler.differences import change_lines, comparison_lines
     from scheduler.render import print_summary
 
     if as_json:
-        tell(json.dumps(summary.document(code), ensure_ascii=True))
+        document = summary.document(code)
+        document |= {} if changes is None else {"changes": changes.document()}
+        document |= {} if compared is None else {"comparison": compared.document()}
+        tell(json.dumps(document, ensure_ascii=True))
         return code
+    sections = [] if changes is None else [functools.partial(change_lines, changes)]
+    sections += [] if compared is None else [functools.partial(comparison_lines, compared)]
     with stdout_may_close():
-        print_summary(summary, sys.stdout)
+        print_summary(summary, sys.stdout, sections)
         sys.stdout.flush()
     return code
 

@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli.flags import AllowFlaky, AllowMissing, AsJson, OnTarget, Output, Results, State, Tree
+from scheduler.cli.flags import (
+    AllowFlaky,
+    AllowMissing,
+    AsJson,
+    Baseline,
+    FailOnRegression,
+    OnTarget,
+    Output,
+    Results,
+    State,
+    Tree,
+)
 from scheduler.cli.output import deliver, options_of, print_result, report_files, say, stdout_may_close, tell
 
 
@@ -41,19 +52,30 @@ def score(
         ),
     ] = False,
     results: Results = None,
+    baseline: Baseline = None,
+    fail_on_regression: FailOnRegression = None,
     allow_flaky: AllowFlaky = False,
     allow_missing: AllowMissing = None,
     as_json: AsJson = False,
     output: Output = None,
 ) -> int:
     """Score an artifact by today's rules; runs nothing."""
-    from scheduler.manage import score_artifact
+    from scheduler.reread import score_artifact
 
     files = report_files(output)
     scored = score_artifact(
-        result, tree, results, as_recorded=as_recorded, allow_flaky=allow_flaky, allow_missing=allow_missing
+        result,
+        tree,
+        results,
+        as_recorded=as_recorded,
+        allow_flaky=allow_flaky,
+        allow_missing=allow_missing,
+        baseline=baseline,
+        fail_on=fail_on_regression,
     )
-    code = print_result(scored.summary, scored.exit_code, as_json=as_json)
+    code = print_result(
+        scored.summary, scored.exit_code, as_json=as_json, changes=scored.changes, compared=scored.compared
+    )
     return deliver(files, scored.summary, code, root=scored.root, today=scored.today, allow_flaky=allow_flaky)
 
 
@@ -66,13 +88,24 @@ def show(
     ] = None,
     tree: Tree = None,
     results: Results = None,
+    baseline: Baseline = None,
+    fail_on_regression: FailOnRegression = None,
     output: Output = None,
 ) -> int:
     """Read an artifact: verdicts, then one trial's transcript."""
-    from scheduler.manage import show_artifact
+    from scheduler.reread import show_artifact
 
     files = report_files(output)
-    opened = show_artifact(result, scenario, trial, tree=tree, results=results, stream=sys.stdout)
+    opened, compared = show_artifact(
+        result,
+        scenario,
+        trial,
+        tree=tree,
+        results=results,
+        stream=sys.stdout,
+        baseline=baseline,
+        fail_on=fail_on_regression,
+    )
     if files is not None:
         from scheduler.reports import report_of
         from scheduler.score import recorded
@@ -80,7 +113,30 @@ def show(
 
         summary = recorded(opened)
         files.write(report_of(opened, summary, exit_code(summary)))
-    return 0
+    return 1 if compared is not None and compared.is_lost else 0
+
+
+def compare(
+    baseline: Annotated[str, typer.Argument(help="The older artifact, or a commit: its newest complete one.")],
+    result: Annotated[str, typer.Argument(help="The artifact beside it, likewise.")],
+    tree: Tree = None,
+    results: Results = None,
+    fail_on_regression: FailOnRegression = None,
+    as_json: AsJson = False,
+) -> int:
+    """What got better and what worse from one artifact to another."""
+    from scheduler.differences import comparison_lines
+    from scheduler.layout import width_of, write_lines
+    from scheduler.reread import compare_artifacts
+
+    compared = compare_artifacts(baseline, result, tree=tree, results=results, fail_on=fail_on_regression)
+    code = 1 if compared.is_lost else 0
+    if as_json:
+        tell(json.dumps({"exit_code": code, **compared.document()}))
+        return code
+    with stdout_may_close():
+        write_lines(comparison_lines(compared, width_of(sys.stdout)), sys.stdout)
+    return code
 
 
 def hook_trace(

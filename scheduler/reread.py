@@ -1,0 +1,95 @@
+"""What do the commands do that read an artifact: `score`, `show`, `compare`? Nothing is run."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+from evalfleet.artifact import Result
+from evalfleet.checks.case import load_cases
+from evalfleet.quarantine import in_force
+from evalfleet.results import results_store
+from evalfleet.tree import find_tree, read_tree_config
+from scheduler.allowed import AllowedMissing
+from scheduler.changes import Changes
+from scheduler.compare import Baseline, Compared, FailOn, asked_baseline, baseline_of
+from scheduler.differences import comparison_lines
+from scheduler.score import Today, recorded, rescored
+from scheduler.show import choose, show
+from scheduler.summary import Summary, exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """An artifact scored again. `root`: the tree's folder; `today` judges single lines as the summary has them; None:
+    as recorded, and nothing `changes`."""
+
+    summary: Summary
+    exit_code: int
+    root: Path
+    today: Today | None
+    changes: Changes | None
+    compared: Compared | None
+
+
+def score_artifact(
+    text: str,
+    tree: Path | None,
+    results: Path | None,
+    *,
+    as_recorded: bool,
+    allow_flaky: bool,
+    allow_missing: AllowedMissing | None = None,
+    baseline: str | None = None,
+    fail_on: FailOn | None = None,
+) -> Scored:
+    """Score an artifact again (S32)."""
+    root = find_tree(tree or Path.cwd())
+    config = read_tree_config(root)
+    folder = results or config.results_folder
+    result, _ = choose(text, None, folder)
+    older = asked_baseline(baseline, fail_on, results_store(folder), root, apart_from=result.name)
+    today = None if as_recorded else Today(result.plan, load_cases(root))
+    found = rescored(result, today, in_force(config.quarantine, datetime.now(UTC).date()))
+    summary = found.summary
+    if allow_missing is not None and allow_missing.covers(summary):
+        summary = replace(summary, missing_allowed=True)
+    compared = None if older is None else older.against(result.plan, summary, today)
+    code = exit_code(summary, allow_flaky=allow_flaky, regressed=compared is not None and compared.is_lost)
+    return Scored(summary, code, root, today, None if today is None else found.changes, compared)
+
+
+def show_artifact(
+    text: str | None,
+    key: str | None,
+    trial: int | None,
+    *,
+    tree: Path | None,
+    results: Path | None,
+    stream: TextIO,
+    baseline: str | None = None,
+    fail_on: FailOn | None = None,
+) -> tuple[Result, Compared | None]:
+    """Show an artifact, and give it; a single word that is no artifact is a scenario of the newest."""
+    root = find_tree(tree or Path.cwd())
+    folder = results or read_tree_config(root).results_folder
+    result, scenario = choose(text, key, folder)
+    older = asked_baseline(baseline, fail_on, results_store(folder), root, apart_from=result.name)
+    compared = None if older is None else older.against(result.plan, recorded(result))
+    more = [] if compared is None else [functools.partial(comparison_lines, compared)]
+    show(result, stream, scenario=scenario, trial=trial, more=more)
+    return result, compared
+
+
+def compare_artifacts(
+    older: str, newer: str, *, tree: Path | None, results: Path | None, fail_on: FailOn | None
+) -> Compared:
+    """Two artifacts side by side, as they were recorded (S31)."""
+    root = find_tree(tree or Path.cwd())
+    store = results_store(results or read_tree_config(root).results_folder)
+    now = baseline_of(newer, store, root, what="RESULT")
+    before = baseline_of(older, store, root, apart_from=now.name, what="BASELINE")
+    return Baseline(before, fail_on).against(now.plan, recorded(now))
