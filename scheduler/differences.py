@@ -48,7 +48,7 @@ def comparison_lines(compared: Compared, width: int | None) -> Iterator[Text]:
             if pair.move == move:
                 yield from _pair_lines(pair, width)
     yield Text(_counts(comparison))
-    yield from _listed("changed since", [f"{key}: its {', '.join(what)}" for key, what in comparison.changed], width)
+    yield from _listed("changed since", [f"{key}: {', '.join(what)}" for key, what in comparison.changed], width)
     others = [f"{key}: {before} trials, now {now}" for key, before, now in comparison.other_k]
     yield from _listed("with other trials", others, width)
     yield from _listed("new", list(comparison.new), width)
