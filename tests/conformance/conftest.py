@@ -25,7 +25,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "target" in metafunc.fixturenames:
         named = os.environ.get("EVALFLEET_CONFORMANCE_ON", "sqlite").split(",")
         kinds = ["url"] if foreign() is not None else [kind.strip() for kind in named]
-        metafunc.parametrize("target", kinds, indirect=True, scope="session")
+        # With `-n 2 --dist loadgroup` each deployment is one process's: none is started twice.
+        alone = [pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in kinds]
+        metafunc.parametrize("target", alone, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
