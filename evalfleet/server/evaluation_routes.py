@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from decimal import Decimal
 from typing import Any, Final
@@ -76,8 +77,10 @@ def add_evaluation_routes(app: FastAPI, services: Services) -> None:
         account, evaluation_id = account_of(request), id_in_path(request, "evaluation_id", "eval")
         key = key_in(request, required=False)
         body = await read_object(request, limit=BATCH_LIMIT, deep=False)
-        batch = read_attempts(body)
-        claim = _claim(account, f"/v2/evaluations/{evaluation_id}/attempts:batch", key, body)
+        # 200,000 of them take seconds to look through, which no stream of this server should wait for.
+        batch = await asyncio.to_thread(read_attempts, body)
+        path = f"/v2/evaluations/{evaluation_id}/attempts:batch"
+        claim = await asyncio.to_thread(_claim, account, path, key, body)
         return answered(
             await store.write(
                 lambda connection: once(

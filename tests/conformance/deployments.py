@@ -15,11 +15,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from uuid import uuid4
 
 import httpx
+
+from evalfleet.server import accounts
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT = "371758ecf28e8240192e4731080a7436fb492a09"
@@ -49,6 +52,7 @@ class Target:
     ours: bool
     commits: tuple[str, ...] = ()  # versions of the harness, newest last
     other_harness_id: str | None = None
+    ended_tokens: tuple[str, ...] = ()  # one that is revoked, one that has expired
 
 
 def foreign() -> Target | None:
@@ -75,6 +79,7 @@ def deployed(kind: str, folder: Path, postgres: str | None = None) -> Iterator[T
         with _server(folder, database, trees[:1], "--commit", COMMIT):
             pass
         second = _token(database, "second", "other")
+        ended = _ended_tokens(database)
         urls = [
             stack.enter_context(_server(folder / f"server{number}", database, trees)) for number in range(processes)
         ]
@@ -89,6 +94,7 @@ def deployed(kind: str, folder: Path, postgres: str | None = None) -> Iterator[T
             ours=True,
             commits=tuple(version["commit"] for version in reversed(versions)),
             other_harness_id=ids["porter"],
+            ended_tokens=ended,
         )
 
 
@@ -136,6 +142,14 @@ def _token(database: str, name: str, account: str) -> str:
         env=_environment(), capture_output=True, text=True, timeout=DEADLINE, check=True,
     )  # fmt: skip
     return made.stdout.strip()
+
+
+def _ended_tokens(database: str) -> tuple[str, ...]:
+    with accounts.changing(database) as connection:
+        token, revoked = accounts.create(connection, "revoked")
+        accounts.revoke(connection, token.id)
+        _token, expired = accounts.create(connection, "expired", expires=timedelta(microseconds=1))
+    return revoked, expired
 
 
 @contextlib.contextmanager

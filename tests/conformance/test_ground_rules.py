@@ -41,6 +41,12 @@ def test_wire_ground_rules_a_missing_or_wrong_token_is_401_with_its_challenge(
     assert answer.headers["www-authenticate"] == 'Bearer realm="splox"'
 
 
+@pytest.mark.parametrize("which", [0, 1], ids=["revoked", "expired"])
+def test_wire_ground_rules_a_token_that_has_ended_is_401(anybody: Caller, ours: Target, which: int) -> None:
+    headers = {"Authorization": f"Bearer {ours.ended_tokens[which]}"}
+    assert_problem(anybody.send("GET", "/v2/runs", headers=headers), 401, "unauthorized")
+
+
 def test_wire_ground_rules_a_token_is_looked_at_before_the_body(anybody: Caller) -> None:
     assert_problem(anybody.send("POST", "/v2/runs", content=b"{"), 401, "unauthorized")
 

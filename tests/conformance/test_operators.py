@@ -12,28 +12,28 @@ from tests.conformance.openapi import Described
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"])
-def test_operators_pages_need_no_token(anybody: Caller, ours: Target, path: str) -> None:
+def test_issue_3_the_operators_pages_need_no_token(anybody: Caller, ours: Target, path: str) -> None:
     assert anybody.send("GET", path).status_code == 200
 
 
-def test_health_and_readiness_say_so(anybody: Caller, ours: Target) -> None:
+def test_issue_3_health_and_readiness_say_so(anybody: Caller, ours: Target) -> None:
     assert anybody.get("/healthz")["status"] == "ok"
     assert anybody.get("/readyz") == {"status": "ready"}
 
 
-def test_metrics_count_the_answers(anybody: Caller, ours: Target) -> None:
+def test_issue_3_metrics_count_the_answers(anybody: Caller, ours: Target) -> None:
     text = anybody.send("GET", "/metrics").text
     assert 'evalfleet_server_answers_total{status="200"}' in text
     assert ours.token not in text
 
 
-def test_every_answer_has_a_request_id(api: Caller, ours: Target, finished: dict[str, Any]) -> None:
+def test_issue_3_every_answer_has_a_request_id(api: Caller, ours: Target, finished: dict[str, Any]) -> None:
     made = {api.send("GET", path).headers["x-request-id"] for path in ("/v2/runs", "/v2/nothing", "/healthz")}
     assert len(made) == 3
     assert api.send("GET", "/v2/runs", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
 
 
-def test_every_operation_of_the_schema_is_served_and_says_its_statuses(
+def test_issue_3_every_operation_of_the_schema_is_served_and_says_its_statuses(
     api: Caller, described: Described | None
 ) -> None:
     assert described is not None
@@ -52,7 +52,7 @@ def test_every_operation_of_the_schema_is_served_and_says_its_statuses(
         assert set(answer.headers["allow"].split(", ")) == allowed
 
 
-def test_every_reference_in_the_schema_leads_somewhere(described: Described | None) -> None:
+def test_issue_3_every_reference_in_the_schema_leads_somewhere(described: Described | None) -> None:
     assert described is not None
     schemas = described.document["components"]["schemas"]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,34 @@ async def test_writes_are_durable_when_they_return(store: Store, tmp_path: Path)
     assert settings == ["wal", 2]  # 2 = FULL
 
 
+async def test_the_file_can_be_copied_while_it_is_written(store: Store, tmp_path: Path) -> None:
+    """As docs/server.md says it: SQLite's own backup. The copy is whole, and has all that was acknowledged before."""
+    writing = asyncio.create_task(_write_names(store, 400))
+    while len(before := await names(store)) < 20:
+        assert not writing.done()
+    copy = tmp_path / "copy.sqlite3"
+    await asyncio.to_thread(_back_up, tmp_path / "a.sqlite3", copy)
+    await writing
+    with contextlib.closing(sqlite3.connect(copy)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        copied = {name for (name,) in connection.execute("SELECT name FROM harnesses")}
+    assert set(before) <= copied <= set(await names(store))
+
+
+async def _write_names(store: Store, count: int) -> None:
+    for number in range(count):
+        await store.write(partial(_insert, name=f"n{number}"))
+
+
+def _insert(connection: Connection, name: str) -> None:
+    connection.execute(insert(harnesses), named(name))
+
+
+def _back_up(file: Path, copy: Path) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as source, contextlib.closing(sqlite3.connect(copy)) as target:
+        source.backup(target, pages=1)
+
+
 async def test_a_closed_store_says_so(store: Store) -> None:
     await store.aclose()
     with pytest.raises(StorageError, match="shutting down"):
@@ -163,7 +193,7 @@ def test_a_fresh_database_and_a_migrated_one_have_the_same_shape(tmp_path: Path)
         store.engine.dispose()
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
 def test_an_earlier_database_is_brought_up_to_date_with_what_is_in_it(tmp_path: Path, revision: str) -> None:
     old, fresh = (Store(f"sqlite:///{tmp_path / name}") for name in ("old", "fresh"))
     upgrade(old.engine, None, revision)
