@@ -126,7 +126,7 @@ class Limits:
     progress (`stall`, I8), seconds a run may stay queued before it is cancelled (`queued`, S12).
 
     `budget`: decimal text in the currency of the usage, over all commands; `max_time`: seconds for each command. When
-    one is reached nothing more is begun. None: no such limit.
+    one is reached nothing more is begun. None: no such limit. `grade`: graders are asked (else `--no-graders`).
     """
 
     tries: int = 3
@@ -135,6 +135,7 @@ class Limits:
     queued: int = 600
     budget: str | None = None
     max_time: int | None = None
+    grade: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +300,7 @@ class Plan:
                 "queued": self.limits.queued,
                 "budget": self.limits.budget,
                 "max_time": self.limits.max_time,
+                "grade": self.limits.grade,
             },
             "scorer": {"id": self.scorer.id, "version": self.scorer.version},
             "infra_codes": list(self.infra_codes),
@@ -371,6 +373,7 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
             limits["queued"],
             budget=limits.get("budget"),
             max_time=limits.get("max_time"),
+            grade=limits.get("grade", True),
         ),
         scorer=Scorer(document["scorer"]["id"], document["scorer"]["version"]),
         infra_codes=tuple(document["infra_codes"]),

@@ -134,7 +134,7 @@ def resume(config: TreeConfig, record: Submission, options: Options, reporter: R
     from scheduler.prepare import with_limits
 
     plan = read_plan(store, artifact)
-    plan = replace(plan, limits=with_limits(plan.limits, options.budget, options.max_time))
+    plan = replace(plan, limits=replace(with_limits(plan.limits, options.budget, options.max_time), grade=True))
     submissions = Submissions(state_folder(config, options))
     if options.baseline is not None:
         options.baseline.check(plan)

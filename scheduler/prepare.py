@@ -89,16 +89,18 @@ def prepare(
     max_time: str | None = None,
     baseline: str | None = None,
     fail_on: FailOn | None = None,
+    no_graders: bool = False,
 ) -> Prepared:
     """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong.
 
     `commit` pins a target's run to it instead of to the tree's (`--commit`, S33). `server`: the fleet's own, for a
     submission that is handed to one. `deselect`, `only` and `timeout` as for `select`; `budget` and `max_time` as they
     were written. `baseline` and `fail_on` as for `asked_baseline`: what nothing can be compared with is refused, too.
+    With `no_graders` none is imported, and none asked before a resume.
     """
     settings = Settings.from_env(environment)
     limits = Limits(settings.tries, settings.losses, settings.stall, settings.queued)
-    limits = with_limits(limits, budget, max_time)
+    limits = replace(with_limits(limits, budget, max_time), grade=not no_graders)
     if concurrency is not None and concurrency < 1:
         raise UsageError(f"--concurrency must be a whole number from 1, not {concurrency}")
     found = check(
@@ -109,7 +111,7 @@ def prepare(
         on_target=on_target,
         results=results,
         environment=environment,
-        by_ast=by_ast,
+        by_ast=by_ast or no_graders,
     )
     found.raise_if_refused()
     config = found.config

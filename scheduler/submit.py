@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from evalfleet.artifact import AttemptsIndex, find, open_artifact, read_plan, write_plan
+from evalfleet.checks.outcome import LEFT_OUT
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client, Created
 from evalfleet.errors import OperatorError, ProblemAnswer, UsageError
@@ -30,6 +31,8 @@ MOST_GENERATIONS = 10_000
 CUT_SHORT = frozenset({"cancelled", "failed"})
 """An evaluation that takes no more attempts: its submission cannot be finished, whatever its other ones say."""
 ENDED = CUT_SHORT | {"completed"}
+TO_BE_GRADED = frozenset({"judge_unavailable", LEFT_OUT})
+"""Codes of missing attempts whose trial is in the artifact."""
 GRADERS_FILE = "graders.tar"
 
 
@@ -169,7 +172,8 @@ def books(plan: Plan, documents: Sequence[Mapping[str, Any]], store: ResultsStor
 
 
 def put_on_books(ledger: Ledger, opened: Opened, store: ResultsStore) -> None:
-    """Hand the submission to dispatcher and workers. What only its judge failed is graded again, never played (S26)."""
+    """Hand the submission to dispatcher and workers. What only its judge failed is graded again, never played (S26); so
+    is what graders were left out of, unless they are again."""
     plan = opened.plan
     known = books(plan, opened.evaluations, store)
     if not ledger.add(plan, known.done, spent=known.spent, replay=opened.resumed):
@@ -181,7 +185,11 @@ def put_on_books(ledger: Ledger, opened: Opened, store: ResultsStore) -> None:
         if entry is None or entry.verdict is not None:
             continue
         line = index.line(entry)
-        if line.get("code") == "judge_unavailable" and line.get("trial_record"):
+        if line.get("code") not in TO_BE_GRADED or not line.get("trial_record"):
+            continue
+        if not plan.limits.grade:
+            ledger.give_up(plan.id, attempt, str(line.get("reason")), str(line["code"]))
+        else:
             kept = ("trial_record", "meaning", "run_id", "chat_id", "tries", "usage")
             play = {"attempt": str(attempt), **{name: line[name] for name in kept}}
             ledger.put_play(plan.id, attempt, jsontext.dumps(play))

@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
+from evalfleet.checks.outcome import LEFT_OUT
 from evalfleet.evidence import EVIDENCE
 from evalfleet.plan import Plan
 from scheduler.spend import SpendCounter
@@ -153,6 +154,8 @@ class GraderLines:
 
     def add(self, line: Mapping[str, Any]) -> None:
         for answer in answers_of(line):
+            if answer.get("kind") == LEFT_OUT:
+                continue
             name = str(answer.get("name") or "")
             counts = self._counts.setdefault(name, [0, 0, 0, 0])
             counts[0] += 1

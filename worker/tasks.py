@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from evalfleet.checks.outcome import GraderAnswer, judge
+from evalfleet.checks.outcome import LEFT_OUT, GraderAnswer, judge, leave_out
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
 from evalfleet.errors import (
@@ -305,11 +305,24 @@ class Crew:
         if played.context:
             self.ledger.put_note(plan.id, f"context {play.attempt}", jsontext.dumps(context_line(plan, play)))
         elif needs_graders(plan.scenario(play.attempt), play.trial, play.meaning):
-            if self.ledger.put_play(plan.id, play.attempt, jsontext.dumps(play.to_json())):
+            if not plan.limits.grade:
+                self._leave_graders_out(plan, play)
+            elif self.ledger.put_play(plan.id, play.attempt, jsontext.dumps(play.to_json())):
                 self.publisher.grade(plan.id, play.attempt)
         else:
             judgement = judge(plan.scenario(play.attempt), play.trial, play.meaning, ())
             self._record(plan, play.attempt, attempt_line(plan, play, judgement, ()))
+
+    def _leave_graders_out(self, plan: Plan, play: Play) -> None:
+        """`--no-graders`: failed by an assertion, or missing with its trial in the artifact, which a resume grades."""
+        scenario = plan.scenario(play.attempt)
+        answers = leave_out(scenario)
+        judgement = judge(scenario, play.trial, play.meaning, answers)
+        line = attempt_line(plan, play, judgement, answers)
+        if judgement.outcome == "missing":
+            self._leave_ungraded(plan, play.attempt, {**line, "code": LEFT_OUT}, judgement.reason or "")
+        else:
+            self._record(plan, play.attempt, line)
 
     def _note_missing(self, plan: Plan, gave_up: GaveUp) -> None:
         GIVEN_UP.labels(code_label(gave_up.code)).inc()

@@ -25,6 +25,7 @@ from evalfleet.checks.outcome import (
     Meaning,
     RunMeaning,
     judge,
+    leave_out,
     meaning_of,
     spent_seconds,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "evaluation_rates",
     "expectation_from_document",
     "judge",
+    "leave_out",
     "load_cases",
     "mcnemar",
     "meaning_of",

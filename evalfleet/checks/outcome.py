@@ -7,7 +7,7 @@ run again decides the same (S12, S17). `judge` puts the assertions and the grade
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -37,6 +37,9 @@ STOPPING_CODES = frozenset({"out_of_funds", "usage_window_exceeded"})
 """Of these, the ones after which every further launch would fail too: the evaluation stops (S17)."""
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+
+LEFT_OUT = "left_out"
+"""The kind of an answer that nobody asked for, and the code of an attempt that is missing for want of it."""
 
 FEEDBACK_LINE = 500
 """Characters of one grader's line in `judge_feedback`."""
@@ -138,8 +141,8 @@ class GraderAnswer:
 
     `kind`: `answered` (then `passed` is a bool) | `error` (the grader raised, hung, crashed or answered unreadably:
     S24) | `judge_unavailable` (the judge's trouble, S26: the attempt is missing) | `stopped` (no judge configured, or
-    its key refused: grading stops). `error` is a sentence unless answered. `log`: its stdout and stderr, cut.
-    `llm_amount`: money as a decimal string.
+    its key refused: grading stops) | `left_out` (nobody asked it: `--no-graders`). `error` is a sentence unless
+    answered. `log`: its stdout and stderr, cut. `llm_amount`: money as a decimal string.
     """
 
     name: str
@@ -194,7 +197,8 @@ def judge(scenario: Scenario, trial: Trial, meaning: RunMeaning, answers: Sequen
     which is missing.
 
     Where several outcomes would fit, the first of these wins: missing (there is no judgement without a run or a judge),
-    error (whoever broke is not the agent), failed, passed.
+    error (whoever broke is not the agent), failed, passed. Where graders were left out, an assertion that failed
+    decides: no grader could have saved it. Else nothing is known, which is missing, and never passed.
     """
     if meaning.meaning is Meaning.NO_RESULT:
         return Judgement("missing", meaning.reason, _undecided(scenario, meaning.reason), None, None)
@@ -208,13 +212,16 @@ def judge(scenario: Scenario, trial: Trial, meaning: RunMeaning, answers: Sequen
     missing = _why_missing(scenario, findings, paired)
     if missing is not None:
         return Judgement("missing", missing, findings, None, None)
-    broken = [finding for finding in findings if finding.passed is None]
+    left_out = {index: answer for index, answer in paired.items() if answer.kind == LEFT_OUT}
+    broken = [finding for finding in findings if finding.passed is None and finding.index not in left_out]
     if broken:
         return Judgement("error", broken[0].sentence, findings, None, _cut(broken[0].sentence))
     score, feedback = _score(answers), _feedback(scenario, answers)
-    failed = [finding for finding in findings if not finding.passed]
+    failed = [finding for finding in findings if finding.passed is False]
     if failed:
         return Judgement("failed", _with_error(failed[0], trial), findings, score, feedback)
+    if left_out:
+        return Judgement("missing", _not_asked(left_out.values()), findings, None, None)
     if trial.error is not None and all(expectation.negative for expectation in scenario.expect):
         reason = f"{trial.error} (the scenario says only what must not happen, which does not pass a turn that failed)"
         return Judgement("failed", reason, findings, score, feedback)
@@ -226,6 +233,17 @@ def _with_error(finding: Finding, trial: Trial) -> str:
     if trial.error is None or trial.error in finding.sentence:
         return finding.sentence
     return f"{finding.sentence} ({one_line(trial.error, FEEDBACK_LINE)})"
+
+
+def leave_out(scenario: Scenario) -> list[GraderAnswer]:
+    """What stands in the place of the graders' answers where nobody asked them."""
+    return [GraderAnswer(grader.name, LEFT_OUT, error="left out (--no-graders)") for grader in scenario.graders]
+
+
+def _not_asked(answers: Iterable[GraderAnswer]) -> str:
+    names = [answer.name for answer in answers]
+    what = "1 grader was" if len(names) == 1 else f"{len(names)} graders were"
+    return f"not judged: {what} left out ({one_line(', '.join(names), FEEDBACK_LINE)})"
 
 
 def _grader_places(scenario: Scenario) -> list[int]:
@@ -302,6 +320,8 @@ def _feedback(scenario: Scenario, answers: Sequence[GraderAnswer]) -> str | None
     """One line for each grader: its name, what it decided, its score, why."""
     lines = []
     for grader, answer in zip(scenario.graders, answers, strict=False):
+        if answer.kind == LEFT_OUT:
+            continue
         parts = [grader.name, "passed" if answer.passed else "failed"]
         parts += [plain_number(answer.score)] if answer.score is not None else []
         parts += [answer.why] if answer.why else []

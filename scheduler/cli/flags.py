@@ -216,6 +216,10 @@ ExitFirst = Annotated[
     bool,
     typer.Option("-x", "--exit-first", envvar="EVALFLEET_EXIT_FIRST", help="Stop after the first failed scenario."),
 ]
+NoGraders = Annotated[
+    bool,
+    typer.Option("--no-graders", envvar="EVALFLEET_NO_GRADERS", help="Ask no grader now; a resume asks them."),
+]
 MaxFailures = Annotated[
     int | None,
     typer.Option(

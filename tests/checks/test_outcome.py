@@ -22,6 +22,7 @@ from evalfleet.checks import (
     TurnRecord,
     expectation_from_document,
     judge,
+    leave_out,
     meaning_of,
     spent_seconds,
 )
@@ -222,6 +223,33 @@ def test_without_a_graders_word_there_is_no_judgement(answers: list[GraderAnswer
     assert summed_up(judgement) == (outcome, reason)
     assert judgement.judge_score is None
     assert judgement.judge_feedback == (reason if outcome == "error" else None)
+
+
+def test_without_graders_an_assertion_that_failed_decides_and_nothing_ever_passes() -> None:
+    """`--no-graders`: a trial passes when everything holds, so no grader could have saved this one."""
+    case = scenario(PARIS, QUALITY, {"grader": {"name": "tone.kind"}})
+    left_out = leave_out(case)
+    judgement = judge(case, trial_with(answer="Rome"), RESULT, left_out)
+    assert (judgement.outcome, judgement.verdict) == ("failed", "failed")
+    assert judgement.reason == judgement.findings[0].sentence
+    assert [finding.passed for finding in judgement.findings] == [False, None, None]
+    assert judgement.findings[1].sentence == "quality.answers: left out (--no-graders)"
+    assert (judgement.judge_score, judgement.judge_feedback) == (None, None)
+    judgement = judge(case, trial_with(answer="Paris"), RESULT, left_out)
+    assert summed_up(judgement) == ("missing", "not judged: 2 graders were left out (quality.answers, tone.kind)")
+    assert judgement.verdict is None
+    again = [GraderAnswer.from_json(json.loads(json.dumps(item.to_json()))) for item in left_out]
+    assert judge(case, trial_with(answer="Paris"), RESULT, again) == judgement, "also when it is scored again (S32)"
+
+
+def test_left_out_graders_change_nothing_where_there_are_none_or_no_result() -> None:
+    assert judge(scenario(PARIS), trial_with(answer="Paris"), RESULT, leave_out(scenario(PARIS))).outcome == "passed"
+    only = scenario(QUALITY)
+    assert judge(only, trial_with(), RESULT, leave_out(only)).reason == (
+        "not judged: 1 grader was left out (quality.answers)"
+    )
+    timeout = judge(only, trial_with(), RunMeaning(Meaning.TIMEOUT, "timed out"), leave_out(only))
+    assert summed_up(timeout) == ("error", "timed out")
 
 
 @pytest.mark.parametrize(

@@ -157,3 +157,23 @@ def test_a_file_of_variables_reaches_the_flags_and_the_agent_and_keeps_its_secre
     assert "sk-top-secret" not in done.out + done.err + refused.out + refused.err
     file.write_text("EVALFLEET_CONCURRENCY=lots\n")
     tree.run("plan", "--env-file", str(file)).check(2, "'lots' is not a whole number")
+
+
+def test_no_graders_plays_without_judging_and_the_resume_asks_them_without_playing(tree: Tree) -> None:
+    """Never a pass: what only graders could fail is missing, its trial kept; what an assertion fails has failed."""
+    tree.grader("words", "def good(t, case, run):\n    return {'pass': True, 'score': 0.9}\n")
+    for name, said, trials in (("a", "hello", 2), ("b", "no", 1)):
+        tree.case(
+            name,
+            f"scenarios:\n  - id: one\n    user: say {said}\n    trials: {trials}\n"
+            "    expect: [{final_answer_contains: hello}, {grader: {name: words.good}}]\n",
+        )
+    tree.case("c", GOOD)
+    first = tree.run("eval", "--no-graders", "--json").check(1, "not judged: 1 grader was left out (words.good)")
+    assert scored(first.document()) == {"a/one": "incomplete", "b/one": "fail", "c/one": "pass"}
+    assert first.document()["graders"] == []
+    assert tree.started() == 4
+    submission = first.document()["submission"]
+    done = tree.run("resume", submission, "--json").check(1)
+    assert scored(done.document()) == {"a/one": "pass", "b/one": "fail", "c/one": "pass"}
+    assert done.document()["graders"][0]["calls"] == 2
