@@ -32,7 +32,7 @@ RETRIES = Counter("evalfleet_retries_total", "Tries of a conversation that had n
 GIVEN_UP = Counter("evalfleet_given_up_total", "Conversations given up by this worker, by code", ["code"])
 REFUSALS = Counter("evalfleet_target_refusals_total", "Answers of a target that refused for now, by status", ["status"])
 HELD = Gauge("evalfleet_conversations_held", "Conversations that this worker plays")
-SLOTS = Gauge("evalfleet_worker_slots", "Conversations that this worker can play at once")
+SLOTS = Gauge("evalfleet_worker_slots", "Conversations that this worker can play at once; 0 where it plays none")
 HEARTBEAT_AGE = Gauge("evalfleet_heartbeat_age_seconds", "Since this worker's last confirmed heartbeat")
 
 # -- moved by a scheduler ---------------------------------------------------------------------------------------------
@@ -47,6 +47,7 @@ TARGET_MOST = Gauge(
 TARGET_DOWN = Gauge(
     "evalfleet_target_down", "1 while a target takes nothing: one conversation goes on asking", ["target"]
 )
+SPEND = Gauge("evalfleet_spend", "What its chats have cost, in its own currency, by submission", ["submission"])
 SUBMISSIONS = Gauge("evalfleet_submissions_driven", "Submissions that this scheduler drives")
 WORKERS = Gauge("evalfleet_workers_alive", "Worker processes with a living heartbeat")
 QUEUED = Gauge("evalfleet_queue_messages", "Messages that no worker has taken, by queue", ["queue"])
@@ -76,7 +77,7 @@ def code_label(code: str) -> str:
 
 def forget_submission(submission: str) -> None:
     """A submission that is not driven here any more has no series."""
-    for metric in (IN_FLIGHT, WAITING, LEFT_OUT, PAUSED):
+    for metric in (IN_FLIGHT, WAITING, LEFT_OUT, PAUSED, SPEND):
         with contextlib.suppress(KeyError):  # it never had one
             metric.remove(submission)
 

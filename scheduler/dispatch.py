@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 from evalfleet.errors import EvalfleetError, TargetUnreachable
 from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Load, Meta, Progress, Snapshot, Spent
 from evalfleet.plan import Attempt, Conversation, Plan
-from evalfleet.telemetry import IN_FLIGHT, LEFT_OUT, PAUSED, REAPED, TARGET_DOWN, TARGET_MOST, WAITING
+from evalfleet.telemetry import IN_FLIGHT, LEFT_OUT, PAUSED, REAPED, SPEND, TARGET_DOWN, TARGET_MOST, WAITING
 from scheduler.backoff import gave_out, trouble
 from scheduler.budget import notice, why_closed
 
@@ -146,7 +146,9 @@ class Dispatcher:
         if now >= self._reconcile_at:
             self._reconcile_at = now + RECONCILE_EVERY_S
             self._reconcile(self.ledger.snapshot(sub))
-            self.odd = notice(meta.budget, self.ledger.spent(sub))
+            spent = self.ledger.spent(sub)
+            SPEND.labels(sub).set(spent.amount / 1e9)
+            self.odd = notice(meta.budget, spent)
             if self.target_limit is not None:
                 self.ledger.set_target_limit(self.plan.target.name, self.target_limit)
         load = self.ledger.load(sub)

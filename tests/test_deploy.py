@@ -1,87 +1,110 @@
 """Do the files in deploy/ say what the program understands?
 
-Read here without Docker; `tests/integration/test_compose.py` runs each command line as a process.
+Read here without Docker and without a cluster; `tests/integration/test_deployments.py` runs each command line.
 """
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
+from evalfleet.contract.tasks import QUEUES
 from evalfleet.settings import VARIABLES, Settings
+from tests.deployments import COMPOSE, DEPLOY, ROOT, SECRETS, SERVICES, Part, compose, filled_in, kubernetes, kustomized
+from tests.test_telemetry import documented
 
-ROOT = Path(__file__).resolve().parent.parent
-DEPLOY = ROOT / "deploy"
-COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: service for name, service in SERVICES.items() if service["image"] == "evalfleet"}
+RESOURCES = kustomized()
+OURS = compose()
+PODS = {} if RESOURCES is None else kubernetes(RESOURCES)
+PARTS = [
+    *(pytest.param(part, id=f"compose-{part.name}") for part in OURS.values()),
+    *(pytest.param(part, id=f"kubernetes-{part.name}") for part in PODS.values()),
+]
 WORKER_FLAGS = ("QUEUES", "CONCURRENCY", "LIVENESS_FILE")
-FILLED_IN = {"EVALFLEET_TOKEN": "token-of-24-letters-or-so", "EVALFLEET_TREE": "/tree"}
+ROLES = {f"worker-{queue}" for queue in QUEUES}
+needs_kubectl = pytest.mark.skipif(RESOURCES is None, reason="kubectl builds the kustomization")
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool checks Prometheus' files")
 
 
-def filled_in(text: str) -> str:
-    """Compose's own replacement of ${NAME:-default} and ${NAME:?message}."""
-    return re.sub(r"\$\{(\w+)(?::[-?][^}]*)?\}", lambda found: FILLED_IN[found[1]], text)
+# -- both -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_fleet_has_every_part() -> None:
-    assert set(SERVICES) == {"valkey", "server", "scheduler", "worker", "submit", "prometheus"}
-    assert SERVICES["worker"]["deploy"]["replicas"] == 2
+def test_a_fleet_has_every_part() -> None:
+    assert set(OURS) == {"server", "scheduler", "submit"} | ROLES
+    assert set(SERVICES) - set(OURS) == {"valkey", "postgres", "prometheus", "grafana"}
+    assert RESOURCES is None or set(PODS) == {"server", "scheduler"} | ROLES
+    for parts in filter(None, (OURS, PODS)):
+        for queue in QUEUES:
+            words = parts[f"worker-{queue}"].words
+            assert words[words.index("--queues") + 1] == queue
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_each_part_is_a_command_of_ours(name: str) -> None:
-    """The service's name is the command's: `evalfleet server`, `evalfleet worker`, …"""
-    command = OURS[name]["command"]
-    assert command[0] == name
-    assert all(isinstance(word, str) for word in command)
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_each_flag_of_a_part_is_one_that_the_program_has(name: str) -> None:
-    flags = {word for word in OURS[name]["command"] if word.startswith("--")}
-    ask = [sys.executable, "-P", "-c", "import sys; from scheduler.cli import main; sys.exit(main())", name, "--help"]
+@pytest.mark.parametrize("part", PARTS)
+def test_each_flag_of_a_part_is_one_that_the_program_has(part: Part) -> None:
+    command, flags = part.words[0], {word for word in part.words if word.startswith("--")}
+    assert part.name.split("-")[0] == command
+    ask = [
+        sys.executable,
+        "-P",
+        "-c",
+        "import sys; from scheduler.cli import main; sys.exit(main())",
+        command,
+        "--help",
+    ]
     wide = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
     done = subprocess.run(ask, capture_output=True, text=True, timeout=60, env=wide)
     assert done.returncode == 0, done.stderr
     assert flags <= set(re.findall(r"--[a-z-]+", done.stdout))
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_each_parts_environment_is_read_by_settings(name: str) -> None:
-    environment = {key: filled_in(value) for key, value in OURS[name]["environment"].items()}
-    assert set(environment) <= set(VARIABLES), "a variable that nobody reads"
-    settings = Settings.from_env(environment)
-    assert settings.token == FILLED_IN["EVALFLEET_TOKEN"]
+@pytest.mark.parametrize("part", PARTS)
+def test_each_parts_environment_is_read_by_settings(part: Part) -> None:
+    assert set(part.environment) <= set(VARIABLES), "a variable that nobody reads"
+    settings = Settings.from_env(part.environment)
+    assert settings.token == SECRETS["EVALFLEET_TOKEN"]
+    if part.name == "server":
+        assert settings.broker_url is None, "the server knows nothing of the queue"
+    else:
+        assert settings.database_url is None, "only the server reaches the database"
 
 
-@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"submit", "prometheus"}))
-def test_each_part_that_stays_says_whether_it_is_healthy(name: str) -> None:
-    check = SERVICES[name]["healthcheck"]
-    assert check["test"][0] == "CMD", "without a shell"
-    if name in OURS and check["test"][1:3] == ["python", "-c"]:
-        compile(check["test"][3], name, "exec")
-
-
-def test_the_broker_never_evicts() -> None:
-    command = SERVICES["valkey"]["command"]
-    assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
+@pytest.mark.parametrize("part", [case for case in PARTS if "submit" not in str(case.id)])
+def test_each_part_that_stays_says_whether_it_is_healthy(part: Part) -> None:
+    if part.health[:2] == ("python", "-c"):
+        compile(part.health[2], part.name, "exec")
+    else:
+        assert part.address.startswith("http://127.0.0.1:")
 
 
 def test_no_secret_stands_in_a_file() -> None:
-    for path in DEPLOY.iterdir():
+    for path in filter(Path.is_file, DEPLOY.rglob("*")):
         for line in path.read_text().splitlines():
-            if re.search(r"(TOKEN|PASSWORD)\s*[:=]", line) and "printf" not in line:
-                assert ":?" in line, f"{path.name}: {line}"
+            for value in re.findall(r"(?:TOKEN|PASSWORD)\s*[:=]\s*(\S+)", re.sub(r"\$\{[^}]*\}", "${}", line)):
+                assert value.startswith(("${}", "%s")), f"{path.name}: {line}"
+
+
+def test_the_broker_never_evicts() -> None:
+    commands = [SERVICES["valkey"]["command"]]
+    if RESOURCES is not None:
+        commands += [c["args"] for r, c in containers() if r["metadata"].get("name") == "valkey"]
+    for command in commands:
+        assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
+
+
+# -- compose ----------------------------------------------------------------------------------------------------------
 
 
 def test_only_loopback_is_published() -> None:
@@ -91,13 +114,16 @@ def test_only_loopback_is_published() -> None:
 
 
 def test_every_volume_and_dependency_is_declared() -> None:
+    used = set()
     for name, service in SERVICES.items():
         for volume in service.get("volumes", []):
             source = filled_in(volume).split(":")[0]
-            assert source in COMPOSE["volumes"] or source.startswith((".", "/")), (name, volume)
+            used.add(source)
+            assert source in COMPOSE["volumes"] or source.startswith("/") or (DEPLOY / source).exists(), (name, volume)
         assert set(service.get("depends_on", {})) <= set(SERVICES)
-    for name, service in OURS.items():
-        for volume in service.get("volumes", []):
+    assert set(COMPOSE["volumes"]) <= used
+    for name in OURS:
+        for volume in SERVICES[name].get("volumes", []):
             target = filled_in(volume).split(":")[1]
             assert target in {"/tree", "/results", "/state"}, (name, volume)
 
@@ -111,10 +137,143 @@ def test_prometheus_asks_every_part_that_serves_metrics() -> None:
         for lookup in job.get("dns_sd_configs", []):
             asked |= {(name, str(lookup["port"])) for name in lookup["names"]}
     assert asked == {(name, "9100") for name in set(OURS) - {"submit"}}
-    for name in set(OURS) - {"submit"}:
-        command, environment = OURS[name]["command"], OURS[name]["environment"]
-        flag = command[command.index("--metrics-port") + 1] if "--metrics-port" in command else None
-        assert "9100" in {flag, environment.get("EVALFLEET_METRICS_PORT")}, name
+    for name, part in OURS.items():
+        flag = part.words[part.words.index("--metrics-port") + 1] if "--metrics-port" in part.words else None
+        assert "9100" in {flag, part.environment.get("EVALFLEET_METRICS_PORT")}, name
+
+
+# -- Kubernetes -------------------------------------------------------------------------------------------------------
+
+
+def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """(resource, container) of all that runs."""
+    (job,) = yaml.safe_load_all((DEPLOY / "kubernetes" / "submit-job.yaml").read_text())
+    for resource in [*(RESOURCES or ()), job]:
+        pod = resource.get("spec", {}).get("template", {}).get("spec")
+        if pod is not None:
+            for container in [*pod.get("initContainers", ()), *pod["containers"]]:
+                yield resource, container
+
+
+@needs_kubectl
+def test_every_resource_is_what_kubernetes_takes() -> None:
+    """Against the published schemas, strictly: no field that is not in them."""
+    (job,) = yaml.safe_load_all((DEPLOY / "kubernetes" / "submit-job.yaml").read_text())
+    named = copy.deepcopy(job)
+    named["metadata"]["name"] = named["metadata"].pop("generateName") + "1"
+    for version in ("1.31", "1.34"):
+        for resource in [*(RESOURCES or ()), named]:
+            kubernetes_validate.validate(resource, version, strict=True)
+
+
+@needs_kubectl
+def test_every_container_is_held_as_the_namespace_demands() -> None:
+    seen = set()
+    for resource, container in containers():
+        pod = resource["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        own = container["securityContext"]
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["readOnlyRootFilesystem"] is True
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        if resource["kind"] != "Job":
+            assert container["resources"]["limits"]["memory"]
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        declared = {v["name"] for v in pod.get("volumes", ())}
+        declared |= {claim["metadata"]["name"] for claim in resource["spec"].get("volumeClaimTemplates", ())}
+        assert mounted <= declared
+        seen.add(resource["metadata"].get("name", "submit"))
+    assert seen == {"server", "scheduler", "valkey", "postgres", "submit"} | ROLES
+
+
+@needs_kubectl
+def test_policies_let_through_what_each_part_needs_and_nothing_else() -> None:
+    """Evaluated as a cluster would: egress and ingress must both allow."""
+    pods = {r["metadata"].get("name", "submit"): r["spec"]["template"]["metadata"]["labels"] for r, _ in containers()}
+    policies = [r["spec"] for r in RESOURCES or () if r["kind"] == "NetworkPolicy"]
+
+    def matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+        return all(labels.get(k) == v for k, v in selector.get("matchLabels", {}).items()) and all(
+            labels.get(term["key"]) in term["values"] for term in selector.get("matchExpressions", ())
+        )
+
+    def lets(kind: str, mine: str, peer: str, port: int) -> bool:
+        own = [p for p in policies if kind in p["policyTypes"] and matches(p["podSelector"], pods[mine])]
+        assert own, "a pod that no policy names is open to everybody"
+        for policy in own:
+            for rule in policy.get(kind.lower(), ()):
+                peers = [s["podSelector"] for s in rule["from" if kind == "Ingress" else "to"] if "podSelector" in s]
+                if any(matches(s, pods[peer]) for s in peers) and port in {p["port"] for p in rule["ports"]}:
+                    return True
+        return False
+
+    ports = {"valkey": 6379, "postgres": 5432, "server": 8080}
+    clients = {"scheduler", "submit"} | ROLES
+    wanted = {(c, t) for c in clients for t in ("valkey", "server")} | {("server", "postgres")}
+    for source in pods:
+        for target, port in ports.items():
+            through = lets("Egress", source, target, port) and lets("Ingress", target, source, port)
+            assert through == ((source, target) in wanted), (source, target)
+
+
+@needs_kubectl
+def test_what_scales_and_what_is_drained_names_what_is_there() -> None:
+    assert RESOURCES is not None
+    deployments = {r["metadata"]["name"]: r for r in RESOURCES if r["kind"] == "Deployment"}
+    for resource in RESOURCES:
+        if resource["kind"] == "PodDisruptionBudget":
+            assert resource["spec"]["selector"] == deployments[resource["metadata"]["name"]]["spec"]["selector"]
+        if resource["kind"] == "HorizontalPodAutoscaler":
+            assert resource["spec"]["scaleTargetRef"]["name"] in deployments
+            (metric,) = resource["spec"]["metrics"]
+            rules = yaml.safe_load((DEPLOY / "rules.yml").read_text())
+            recorded = {rule["record"] for group in rules["groups"] for rule in group["rules"] if "record" in rule}
+            assert metric["external"]["metric"]["name"].replace("_", ":", 1) in recorded
+    budgets = {r["metadata"]["name"] for r in RESOURCES if r["kind"] == "PodDisruptionBudget"}
+    assert budgets == set(deployments)
+
+
+# -- Prometheus and Grafana -------------------------------------------------------------------------------------------
+
+RULES = [rule for group in yaml.safe_load((DEPLOY / "rules.yml").read_text())["groups"] for rule in group["rules"]]
+DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboards" / "evalfleet.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
+@needs_promtool
+def test_prometheus_takes_its_files() -> None:
+    for words in (["check", "config", "prometheus.yml"], ["check", "rules", "rules.yml"]):
+        done = subprocess.run(["promtool", *words], cwd=DEPLOY, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rules_and_panels_ask_for_metrics_that_there_are() -> None:
+    known = {rule["record"] for rule in RULES if "record" in rule} | {"up"}
+    for name, kind, _ in documented():
+        known |= {f"{name}{end}" for end in ("_bucket", "_count", "_sum")} if kind == "histogram" else {name}
+    for expression in [*QUERIES, *(rule["expr"] for rule in RULES)]:
+        asked = set(re.findall(r"\bevalfleet[\w:]+|\bup\b", expression))
+        assert asked, expression
+        assert asked <= known, expression
+
+
+def test_every_metric_of_the_page_is_used_by_a_rule_or_a_panel() -> None:
+    everything = " ".join([*QUERIES, *(rule["expr"] for rule in RULES)])
+    for name, _, _ in documented():
+        assert re.search(rf"\b{name}(_bucket|_count)?\b", everything), f"{name}: nobody looks at it"
+
+
+def test_every_alert_has_its_runbook() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    alerts = [rule["alert"] for rule in RULES if "alert" in rule]
+    assert sorted(alerts) == sorted(re.findall(r"^### (Evalfleet\w+)$", page, flags=re.MULTILINE))
+    for rule in RULES:
+        assert "alert" not in rule or rule["annotations"]["summary"]
+
+
+# -- the image --------------------------------------------------------------------------------------------------------
 
 
 def instructions() -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from evalfleet.checks.outcome import LEFT_OUT, GraderAnswer, judge, leave_out
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
+from evalfleet.contract.tasks import RUN_QUEUE
 from evalfleet.errors import (
     EvalfleetError,
     HarnessMoved,
@@ -92,7 +93,7 @@ class Crew:
         self._bundles: dict[str, Path] = {}
         self._listener = threading.Thread(target=self._listen, name="evalfleet-wakes", daemon=True)
         self._bundle_folder: tempfile.TemporaryDirectory[str] | None = None
-        SLOTS.set(slots)
+        SLOTS.set(slots if RUN_QUEUE in queues.split(",") else 0)
         HELD.set_function(lambda: self.heart.held)
 
     def start(self) -> None:
