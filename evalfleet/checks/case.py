@@ -18,6 +18,7 @@ from evalfleet.checks.reading import MAX_PROBLEMS, HopelessError, Reader
 from evalfleet.checks.scenario import Case, LoadedCases, Scenario, case_key
 from evalfleet.checks.schema import id_fault, read_case
 from evalfleet.checks.source import MAX_BYTES, RefusedError, Source
+from evalfleet.checks.suite import MAX_ROWS_BYTES, parse_suite
 from evalfleet.checks.text import quoted, visible
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Scenario",
     "case_key",
     "load_cases",
+    "load_suite",
     "parse_case",
 ]
 
@@ -109,6 +111,38 @@ def load_cases(root: Path, *, folder: str = "evals/cases") -> LoadedCases:
     return LoadedCases(tuple(cases), tuple(problems), tuple(warnings))
 
 
+def load_suite(path: Path, *, root: Path) -> LoadedCases:
+    """The rows of a suite file (`.jsonl` or `.yaml`) as cases, or every problem. Places name it from `root` if it is
+    below it. A file that cannot be read is a problem too: nothing is raised for what there is."""
+    file = _from(root, path)
+    stem, _, ending = path.name.rpartition(".")
+    if ending not in ("jsonl", "yaml"):
+        what = f"a suite is a .jsonl or .yaml file, and this one is called {visible(path.name)}"
+        return LoadedCases(problems=(CaseProblem(Place(file, 1, 1), what, "", "rename it, or convert it"),))
+    fault = "drafts belong to the case `draft`" if folded(stem) == DRAFT else id_fault(stem)
+    if fault:
+        message = f"a suite cannot be called {quoted(stem, 60)}: {fault}"
+        return LoadedCases(problems=(CaseProblem(Place(file, 1, 1), message, "", "rename the file"),))
+
+    def beside(name: str) -> tuple[str, bytes]:
+        other = path.parent / name
+        return _from(root, other), _bytes(other, MAX_ROWS_BYTES)
+
+    try:
+        data = _bytes(path, MAX_ROWS_BYTES)
+    except OSError as error:
+        what = f"this file cannot be read: {error.strerror or error}"
+        return LoadedCases(problems=(CaseProblem(Place(file, 1, 1), what),))
+    with _nothing_collected():
+        return parse_suite(data, name=stem, file=file, beside=beside)
+
+
+def _from(root: Path, path: Path) -> str:
+    """A path as messages show it."""
+    whole = path.resolve()
+    return visible(whole.relative_to(root).as_posix() if whole.is_relative_to(root) else str(path))
+
+
 def _files(folder: Path, problems: list[CaseProblem], shown: str) -> Iterator[Path]:
     """What ends like a case file, below `folder`, sorted. Links to folders are not followed."""
 
@@ -159,12 +193,12 @@ def _name_fault(path: Path, folder: Path, names: dict[str, str]) -> tuple[str, s
     return None
 
 
-def _bytes(path: Path) -> bytes:
-    """At most a byte more than a case file may have. OSError for what is no regular file (a pipe would wait)."""
+def _bytes(path: Path, most: int = MAX_BYTES) -> bytes:
+    """At most a byte more than a file may have. OSError for what is no regular file (a pipe would wait)."""
     if not path.is_file():
-        raise OSError("it is not a regular file")
+        raise OSError("it is not a regular file" if path.exists() else "there is no such file")
     with path.open("rb") as stream:
-        return stream.read(MAX_BYTES + 1)
+        return stream.read(most + 1)
 
 
 def _utf8(name: str) -> bool:

@@ -34,6 +34,13 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _HASH_WORD = re.compile(r"[ \t]+(#[^\s#]\S{0,20})")
 
 
+@dataclass(slots=True, eq=False)
+class PlacedNode(ScalarNode):
+    """A scalar that came from another file than the one that is read: a row's, filled into what all rows share."""
+
+    source: Source
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One key of a mapping with its value. `merged`: it came in through `<<`."""
@@ -53,12 +60,21 @@ class Reader:
     root: Node | None = None
     problems: list[CaseProblem] = field(default_factory=list)
     warnings: list[CaseProblem] = field(default_factory=list)
-    _seen: set[tuple[int, int, str]] = field(default_factory=set)
+    _seen: set[tuple[str, int, int, str]] = field(default_factory=set)
     _merged: dict[int, dict[str, Entry]] = field(default_factory=dict)
     _pointers: dict[int, str] | None = None
 
+    def fresh(self) -> Reader:
+        """This reader for nodes that did not exist before: what it remembers of nodes is by their identity."""
+        if self._pointers is None:
+            self._pointers = pointers(self.root)
+        return replace(self, _merged={})
+
     def place(self, node: Node) -> Place:
-        return Place(self.source.file, node.line, node.column)
+        return Place(self._source_of(node).file, node.line, node.column)
+
+    def _source_of(self, node: Node) -> Source:
+        return node.source if isinstance(node, PlacedNode) else self.source
 
     def refuse(self, node: Node, message: str, hint: str = "") -> None:
         """Write a problem; the same one in the same place (seen again through an alias) only once."""
@@ -68,7 +84,7 @@ class Reader:
         self._write(self.warnings, node, message, hint)
 
     def _write(self, into: list[CaseProblem], node: Node, message: str, hint: str) -> None:
-        mark = (node.line, node.column, message)
+        mark = (self._source_of(node).file, node.line, node.column, message)
         if mark not in self._seen:
             self._seen.add(mark)
             into.append(self._problem(node, message, hint))
@@ -78,14 +94,14 @@ class Reader:
     def _problem(self, node: Node, message: str, hint: str) -> CaseProblem:
         if self._pointers is None:
             self._pointers = pointers(self.root)
-        end = None
+        source, end = self._source_of(node), None
         if isinstance(node, ScalarNode) and node.end:
             index = node.end  # of block text that is the start of a later line
-            while index and self.source.text[index - 1].isspace():
+            while index and source.text[index - 1].isspace():
                 index -= 1
-            after = self.source.at(index)
+            after = source.at(index)
             end = (after.line, after.column)
-        found = self.source.problem(node.line, node.column, message, hint)
+        found = source.problem(node.line, node.column, message, hint)
         return replace(found, end=end, pointer=self._pointers.get(id(node)))
 
     def text(self, node: Node, what: str) -> str | None:
@@ -116,7 +132,7 @@ class Reader:
         if not node.text.strip():
             self.refuse(node, f"`{what}` is blank: {quoted(node.text)}", "write some text")
             return None
-        if node.plain and (comment := _HASH_WORD.match(self.source.text, node.end)):
+        if node.plain and (comment := _HASH_WORD.match(self._source_of(node).text, node.end)):
             self.warn(
                 node,
                 f"`{what}` ends before `{comment.group(1)}`: what follows ` #` is a comment",
@@ -135,7 +151,7 @@ class Reader:
     def whole(self, node: Node, what: str, *, least: int = 0, most: int | None = None) -> int | None:
         """A whole number by YAML 1.2 core; `true` is not 1, 3.0 and "3" are not 3 (S5)."""
         value = self._plain(node, what, "a whole number")
-        if value is _REFUSED:
+        if value is REFUSED:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
             self.refuse(node, f"`{what}` is a whole number, and here is {described(node)}", "write it plainly, like 3")
@@ -149,7 +165,7 @@ class Reader:
     def number(self, node: Node, what: str) -> float | None:
         """A finite number by YAML 1.2 core."""
         value = self._plain(node, what, "a number")
-        if value is _REFUSED:
+        if value is REFUSED:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             self.refuse(node, f"`{what}` is a number, and here is {described(node)}", "write it plainly, like 0.7")
@@ -159,7 +175,7 @@ class Reader:
     def boolean(self, node: Node, what: str) -> bool | None:
         """`true` or `false`; `yes` and `on` are text."""
         value = self._plain(node, what, "`true` or `false`")
-        if value is _REFUSED:
+        if value is REFUSED:
             return None
         if not isinstance(value, bool):
             self.refuse(node, f"`{what}` is `true` or `false`, and here is {described(node)}", f"write `{what}: true`")
@@ -169,48 +185,48 @@ class Reader:
     def _plain(self, node: Node, what: str, wanted: str) -> Any:
         if not isinstance(node, ScalarNode):
             self.refuse(node, f"`{what}` is {wanted}, and here is {described(node)}")
-            return _REFUSED
+            return REFUSED
         if node.tag is not None:
             self.refuse(node, f"`{what}`: the tag `{tag_shown(node.tag)}` has no meaning here", "drop the tag")
-            return _REFUSED
+            return REFUSED
         if not node.plain:
             return node.text
         try:
             return core_value(node.text)
         except ValueError as error:
             self.refuse(node, f"`{what}` is `{node.text}`: {error}")
-            return _REFUSED
+            return REFUSED
 
     def json(self, node: Node, what: str) -> Any:
         """Free JSON by YAML 1.2 core, a fresh value at each call. REFUSED where something in it cannot be JSON."""
         if isinstance(node, ScalarNode):
             if node.tag not in (None, STR_TAG):
                 self.refuse(node, f"the tag `{tag_shown(node.tag)}` in `{what}` has no meaning here", "drop the tag")
-                return _REFUSED
+                return REFUSED
             if not _writable(node.text):
                 self.refuse(node, f"`{what}` holds half a character (a lone surrogate)", "write the whole character")
-                return _REFUSED
+                return REFUSED
             if not node.plain or node.tag == STR_TAG:
                 return node.text
             try:
                 return core_value(node.text)
             except ValueError as error:
                 self.refuse(node, f"`{node.text}` in `{what}`: {error}", f'quote it: "{node.text}"')
-                return _REFUSED
+                return REFUSED
         if isinstance(node, SequenceNode):
             self._untagged(node, what)
             items = [self.json(item, what) for item in node.items]
-            return _REFUSED if any(item is _REFUSED for item in items) else items
+            return REFUSED if any(item is REFUSED for item in items) else items
         entries = self.entries(node, what)
         values = {key: self.json(entry.value, what) for key, entry in entries.items()}
-        return _REFUSED if any(value is _REFUSED for value in values.values()) else values
+        return REFUSED if any(value is REFUSED for value in values.values()) else values
 
     def json_mapping(self, node: Node, what: str) -> dict[str, Any] | None:
         if not isinstance(node, MappingNode):
             self.refuse(node, f"`{what}` is a mapping of argument to value, and here is {described(node)}")
             return None
         value = self.json(node, what)
-        return None if value is _REFUSED else value
+        return None if value is REFUSED else value
 
     def items(self, node: Node, what: str) -> list[Node] | None:
         """The items of a list."""
@@ -298,7 +314,8 @@ class _Refused:
     """The mark of a value that a problem was written for (None is a value of its own in JSON)."""
 
 
-_REFUSED = _Refused()
+REFUSED = _Refused()
+"""What `Reader.json` answers where it wrote a problem."""
 
 
 def tag_shown(tag: str | None) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evalfleet.checks.expectation import Expectation, Grader, expectation_from_document
@@ -14,7 +15,8 @@ from evalfleet.checks.place import CaseProblem, Place
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Turns to play and what must hold afterwards. `timeout` in seconds; `trials` and `timeout` are resolved from the
-    file's `defaults`."""
+    file's `defaults`. `given`: what the row of a suite says besides (`name`, `expected`, `metadata`, as JSON); None for
+    a scenario of a case file."""
 
     id: str
     user: tuple[str, ...]
@@ -22,6 +24,7 @@ class Scenario:
     trials: int
     timeout: float
     place: Place
+    given: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
     def graders(self) -> tuple[Grader, ...]:
@@ -29,11 +32,13 @@ class Scenario:
         return tuple(expectation for expectation in self.expect if isinstance(expectation, Grader))
 
     def case_document(self) -> dict[str, Any]:
-        """What a grader gets as `case` (S27): `{"id", "user": [...], "expect": [{kind: args}, ...]}`, a fresh copy."""
+        """What a grader gets as `case` (S27): `{"id", "user": [...], "expect": [{kind: args}, ...]}`, a fresh copy.
+        Of a suite's row also its `expected` and `metadata`, where it has them."""
         return {
             "id": self.id,
             "user": list(self.user),
             "expect": [expectation.document() for expectation in self.expect],
+            **{key: copy.deepcopy(value) for key, value in (self.given or {}).items() if key != "name"},
         }
 
     def content(self) -> dict[str, Any]:
@@ -42,13 +47,12 @@ class Scenario:
 
     def to_json(self) -> dict[str, Any]:
         """`content`, `place: [file, line, column]`, and `expect_places`: `[line, column]` of each assertion in that
-        file, or null."""
+        file, `[file, line, column]` in another one, or null. Of a suite's row also `given`."""
         return {
             **self.content(),
             "place": [self.place.file, self.place.line, self.place.column],
-            "expect_places": [
-                None if item.place is None else [item.place.line, item.place.column] for item in self.expect
-            ],
+            "expect_places": [_place_document(item.place, self.place.file) for item in self.expect],
+            **({} if self.given is None else {"given": dict(self.given)}),
         }
 
     @classmethod
@@ -75,6 +79,9 @@ class Scenario:
         places = document.get("expect_places") or [None] * len(expect)  # older plans have none
         if not isinstance(places, Sequence) or len(places) != len(expect):
             raise ValueError(f"scenario {identity!r}: expect_places cannot be {places!r}")
+        given = document.get("given")
+        if given is not None and not isinstance(given, Mapping):
+            raise ValueError(f"scenario {identity!r}: given cannot be {given!r}")
         return cls(
             identity,
             tuple(user),
@@ -85,13 +92,14 @@ class Scenario:
             trials,
             float(timeout),
             Place(file, line, column),
+            given,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One file: scenarios that share a conversation, in order. `name` = file name without `.yaml`; `file` = its path
-    from the tree's root, with `/`."""
+    from the tree's root, with `/`. Of a suite each row is a case, and all have its name and file."""
 
     name: str
     file: str
@@ -124,18 +132,21 @@ class LoadedCases:
     def grader_places(self) -> tuple[tuple[str, Place], ...]:
         """Every grader call with its place, so that whoever finds a judge missing can point at the line (S6)."""
         return tuple(
-            (grader.name, grader.place or scenario.place)
-            for case in self.cases
-            for scenario in case.scenarios
-            for grader in scenario.graders
+            dict.fromkeys(
+                (grader.name, grader.place or scenario.place)
+                for case in self.cases
+                for scenario in case.scenarios
+                for grader in scenario.graders
+            )
         )
 
     def pointers(self) -> dict[Place, str]:
-        """The JSON pointer of every assertion by its place."""
+        """The JSON pointer of every assertion of a case file by its place."""
         return {
             expectation.place: f"/scenarios/{number}/expect/{index}/{expectation.kind}"
             for case in self.cases
             for number, scenario in enumerate(case.scenarios)
+            if scenario.given is None
             for index, expectation in enumerate(scenario.expect)
             if expectation.place is not None
         }
@@ -146,17 +157,23 @@ def case_key(case: str, scenario: str) -> str:
     return f"{case}/{scenario}"
 
 
+def _place_document(place: Place | None, file: str) -> list[Any] | None:
+    if place is None:
+        return None
+    return [*([] if place.file == file else [place.file]), place.line, place.column]
+
+
 def _place(file: str, at: Any) -> Place | None:
-    """`[line, column]` in a file; None where it is not known."""
+    """`[line, column]` in a file, or `[file, line, column]`; None where it is not known."""
     if at is None:
         return None
     try:
-        line, column = at
+        *other, line, column = at
     except (TypeError, ValueError) as error:
         raise ValueError(f"a place is [line, column], not {at!r}") from error
-    if not isinstance(line, int) or not isinstance(column, int):
-        raise ValueError(f"a place is [line, column], not {at!r}")  # noqa: TRY004 - one error for nonsense
-    return Place(file, line, column)
+    if not isinstance(line, int) or not isinstance(column, int) or not all(isinstance(name, str) for name in other[:1]):
+        raise ValueError(f"a place is [line, column], not {at!r}")
+    return Place(other[0] if other else file, line, column)
 
 
 def _texts(value: Any) -> bool:

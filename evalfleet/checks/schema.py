@@ -60,8 +60,8 @@ def read_case(reader: Reader, root: Node | None, name: str, file: str) -> Case:
         reader.refuse(root, f"a case file is a mapping with `scenarios`, and here is {described(root)}", _FIRST)
         return nothing
     entries = reader.entries(root, "the file")
-    known = _known(reader, entries, "the file", FILE_KEYS, _place_for_file_key)
-    trials, timeout = _defaults(reader, known.get("defaults"))
+    known = known_entries(reader, entries, "the file", FILE_KEYS, _place_for_file_key)
+    trials, timeout = read_defaults(reader, known.get("defaults"))
     scenarios = known.get("scenarios")
     if scenarios is None:
         if not any(near_name(key, FILE_KEYS) == "scenarios" for key in entries if key not in known):
@@ -81,7 +81,7 @@ def read_case(reader: Reader, root: Node | None, name: str, file: str) -> Case:
 _FIRST = "a case file starts like this: `scenarios: [{id: hello, user: Say hello., expect: [{no_error: true}]}]`"
 
 
-def _known(
+def known_entries(
     reader: Reader, entries: Mapping[str, Entry], where: str, keys: Collection[str], elsewhere: Any
 ) -> dict[str, Entry]:
     """The entries with a known key; each other one is refused, with where it belongs or what it may have meant."""
@@ -116,22 +116,22 @@ def _place_for_file_key(key: str) -> str:
         return f"put it under `defaults`, or into a scenario: `defaults: {{{key}: …}}`"
     if key in SCENARIO_KEYS:
         return f"`{key}` is a key of a scenario: indent it below its `- id:`"
-    return _place_for_assertion(key)
+    return place_for_assertion(key)
 
 
-def _place_for_default(key: str) -> str:
+def place_for_default(key: str) -> str:
     if key in SCENARIO_KEYS:
         return f"`{key}` is a key of a scenario: it has no default"
-    return _place_for_assertion(key)
+    return place_for_assertion(key)
 
 
 def _place_for_scenario_key(key: str) -> str:
     if key in FILE_KEYS:
         return f"`{key}` stands at the top of the file, not in a scenario"
-    return _place_for_assertion(key)
+    return place_for_assertion(key)
 
 
-def _place_for_assertion(key: str) -> str:
+def place_for_assertion(key: str) -> str:
     return f"it is an assertion: put it below `expect` as `- {key}: …`" if key in KINDS else ""
 
 
@@ -144,7 +144,7 @@ def _lost_inside(entry: Entry) -> str:
     return ""
 
 
-def _defaults(reader: Reader, entry: Entry | None) -> tuple[int, float]:
+def read_defaults(reader: Reader, entry: Entry | None) -> tuple[int, float]:
     if entry is None:
         return DEFAULT_TRIALS, DEFAULT_TIMEOUT
     if not isinstance(entry.value, MappingNode):
@@ -154,7 +154,7 @@ def _defaults(reader: Reader, entry: Entry | None) -> tuple[int, float]:
             "write `defaults: {trials: 3, timeout: 300s}`, or delete it",
         )
         return DEFAULT_TRIALS, DEFAULT_TIMEOUT
-    known = _known(reader, reader.entries(entry.value, "defaults"), "defaults", DEFAULT_KEYS, _place_for_default)
+    known = known_entries(reader, reader.entries(entry.value, "defaults"), "defaults", DEFAULT_KEYS, place_for_default)
     return _trials(reader, known, DEFAULT_TRIALS), _timeout(reader, known, DEFAULT_TIMEOUT)
 
 
@@ -191,19 +191,19 @@ def _scenario(
         )
         return None
     entries = reader.entries(node, "the scenario")
-    known = _known(reader, entries, "the scenario", SCENARIO_KEYS, _place_for_scenario_key)
+    known = known_entries(reader, entries, "the scenario", SCENARIO_KEYS, _place_for_scenario_key)
     meant = {near_name(key, SCENARIO_KEYS) for key in entries if key not in known}
     identity = _id(reader, node, known.get("id"), number, ids, silent="id" in meant)
     called = f"scenario {quoted(identity, 60)}" if identity else f"scenario {number}"
     for key, why in (("user", "there is nothing to say to the agent"), ("expect", "nothing would be checked")):
         if key not in known and key not in meant:
             reader.refuse(node, f"{called} has no `{key}`: {why}", _example(key))
-    user = _user(reader, known["user"].value) if "user" in known else ()
-    expect = _expect(reader, known["expect"].value, called) if "expect" in known else ()
+    user = read_user(reader, known["user"].value) if "user" in known else ()
+    expect = read_expect(reader, known["expect"].value, called) if "expect" in known else ()
     own_trials, own_timeout = _trials(reader, known, trials), _timeout(reader, known, timeout)
     if not identity or not user or not expect:
         return None
-    _look_at_all(reader, node, called, expect, reader.items(known["expect"].value, "expect") or [])
+    look_at_all(reader, node, called, expect, reader.items(known["expect"].value, "expect") or [])
     return Scenario(identity, user, expect, own_trials, own_timeout, reader.place(node))
 
 
@@ -257,20 +257,20 @@ def id_fault(identity: str) -> str | None:
     return None
 
 
-def _user(reader: Reader, node: Node) -> tuple[str, ...]:
-    """One turn or a list of them. Nothing, where a problem was written."""
+def read_user(reader: Reader, node: Node, what: str = "user") -> tuple[str, ...]:
+    """One turn or a list of them; `what` is the key. Nothing, where a problem was written."""
     if not isinstance(node, SequenceNode):
-        one = reader.text(node, "user")
+        one = reader.text(node, what)
         return () if one is None else (one,)
-    items = reader.items(node, "user") or []
+    items = reader.items(node, what) or []
     if not items:
-        reader.refuse(node, "`user` is an empty list: there is nothing to say to the agent", _example("user"))
+        reader.refuse(node, f"`{what}` is an empty list: there is nothing to say to the agent", _example("user"))
         return ()
-    turns = [reader.text(item, f"user, turn {number}") for number, item in enumerate(items, 1)]
+    turns = [reader.text(item, f"{what}, turn {number}") for number, item in enumerate(items, 1)]
     return () if any(turn is None for turn in turns) else tuple(turn for turn in turns if turn is not None)
 
 
-def _expect(reader: Reader, node: Node, called: str) -> tuple[Expectation, ...]:
+def read_expect(reader: Reader, node: Node, called: str) -> tuple[Expectation, ...]:
     """The assertions in file order. Nothing, where a problem was written."""
     items = reader.items(node, "expect")
     if items is None:
@@ -332,7 +332,7 @@ def _one(reader: Reader, entry: Entry) -> Expectation | None:
     return None
 
 
-def _look_at_all(
+def look_at_all(
     reader: Reader, node: Node, called: str, expect: tuple[Expectation, ...], items: Sequence[Node]
 ) -> None:
     """What only shows when all assertions of a scenario are seen together; `items` are the nodes of `expect`."""

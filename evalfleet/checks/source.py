@@ -24,6 +24,18 @@ class RefusedError(Exception):
         self.problem = problem
 
 
+def utf8_text(file: str, data: bytes) -> str:
+    """The text of a file, with or without a byte order mark. Raises RefusedError with the place of what is no UTF-8."""
+    data = data.removeprefix(_BOM)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8")
+        place = Source.of(file, before).at(len(before))
+        message = f"byte 0x{data[error.start]:02x} is not UTF-8"
+        raise RefusedError(CaseProblem(place, message, hint="save the file in the encoding UTF-8")) from error
+
+
 @dataclass(slots=True)
 class Source:
     """The text of one file, and how to point into it."""
@@ -47,18 +59,8 @@ class Source:
                     hint="split it into several files: each is a case of its own",
                 )
             )
-        data = data.removeprefix(_BOM)
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            before = data[: error.start].decode("utf-8")
-            place = cls.of(file, before).at(len(before))
-            raise RefusedError(
-                CaseProblem(
-                    place, f"byte 0x{data[error.start]:02x} is not UTF-8", hint="save the file in the encoding UTF-8"
-                )
-            ) from error
-        source = cls.of(file, text)
+        source = cls.of(file, utf8_text(file, data))
+        text = source.text
         bad = _UNPRINTABLE.search(text)
         if bad:
             raise RefusedError(
