@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evalfleet.artifact import list_results, open_artifact, read_summary
-from evalfleet.checks.case import case_key, load_cases, parse_case
+from evalfleet.checks.case import case_key, load_cases, load_suite, parse_case
 from evalfleet.errors import AuthorError, OperatorError, StorageError
 from evalfleet.results import FolderResults, results_store
 from evalfleet.tree import find_tree, read_tree_config
@@ -60,6 +60,7 @@ def not_passed(
     *,
     deselect: Sequence[str] = (),
     drafts: bytes | None = None,
+    suite: Path | None = None,
     results: Path | None = None,
     state: Path | None = None,
 ) -> LastTime | None:
@@ -71,7 +72,7 @@ def not_passed(
     try:
         root = find_tree(start)
         config = read_tree_config(root)
-        loaded = load_cases(root)
+        loaded = load_cases(root) if suite is None else load_suite(suite, root=root)
         draft = None if drafts is None else parse_case(drafts, name=DRAFT, file="--scenarios")
         if loaded.problems or (draft is not None and draft.problems):
             return None

@@ -95,18 +95,24 @@ def submission_id(pin: str, generation: int) -> str:
     return public_id("sub", UUID(bytes=summed[:16]))
 
 
-def evaluation_key(submission: str, k: int) -> str:
-    """The idempotency key under which a submission's evaluation of `k` trials is created."""
-    return hashlib.sha256(f"evaluation\0{submission}\0{k}".encode("ascii")).hexdigest()
+def evaluation_key(submission: str, k: int, part: int = 0) -> str:
+    """The idempotency key under which a submission's evaluation of `k` trials is created; `part` where they are several
+    (`scheduler.plan.split`), from 0."""
+    which = f"\0{part}" if part else ""
+    return hashlib.sha256(f"evaluation\0{submission}\0{k}{which}".encode("ascii")).hexdigest()
 
 
 def file_digests(config: TreeConfig, selection: Selection, version: TreeVersion) -> dict[str, str]:
     """The files that a pin's parts come from, so that a change can be named: case files by what they say (comments
     don't count), grader files, and the harness files that differ from git HEAD (all of them without git)."""
     files = dict(version.changed)
+    said: dict[str, list[Any]] = {}
     for case in selection.cases:
         chosen = [s.id for s in case.scenarios if case_key(case.name, s.id) in selection.chosen]
-        files[case.file] = digest([[scenario.content() for scenario in case.scenarios], chosen])
+        content = [[scenario.content() for scenario in case.scenarios], chosen]
+        for file in {case.file, *(s.place.file for s in case.scenarios)}:  # rows may stand beside their suite's file
+            said.setdefault(file, []).append(content)
+    files |= {file: digest(contents) for file, contents in said.items()}
     folder = config.root / GRADERS_FOLDER
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         if path.is_file() and "__pycache__" not in path.parts:

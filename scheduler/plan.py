@@ -6,8 +6,9 @@ refuse later (the API's limits, A11) is refused here, before any run.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -42,40 +43,85 @@ SCORER: Final = Scorer("evalfleet-checks", "1")
 DEFAULT_CONCURRENCY: Final = 8
 MAX_CASES: Final = 2000
 MAX_BODY: Final = 16 * 1024 * 1024
+_ENVELOPE: Final = 64 * 1024
+"""Bytes that are left for what stands around the cases of an evaluation."""
 
 
 def plan_evaluations(
     selection: Selection, *, suite: str, graders: PlannedGraders | None
-) -> tuple[PlannedEvaluation, ...]:
-    """One evaluation for each distinct trials number, smallest first, not created yet (S10)."""
+) -> tuple[tuple[PlannedEvaluation, ...], dict[str, int]]:
+    """The evaluations, not created yet, and which of them each chosen key is recorded on.
+
+    One for each distinct trials number, smallest first (S10); as many as `split` says where one would be too large. A
+    suite's key has the name of its file in it, so that it is never compared with the tree's.
+    """
+    sizes: dict[int, dict[str, int]] = {}
+    for case in selection.cases:
+        for scenario in _chosen(selection, case):
+            key = case_key(case.name, scenario.id)
+            sizes.setdefault(scenario.trials, {})[key] = _size(_evaluation_case(key, scenario))
+    of_rows = selection.suite
+    name = suite if of_rows is None else of_rows
+    root = suite if of_rows is None else f"{suite}/{of_rows}"
     tail = "/draft" if selection.draft else "/partial" if selection.partial else ""
-    return tuple(
-        PlannedEvaluation(
-            k=k,
-            id=None,
-            suite=SuiteName(key=f"{suite}/k{k}{tail}", version=_suite_version(selection, k, graders), name=suite),
+    evaluations: list[PlannedEvaluation] = []
+    index: dict[str, int] = {}
+    for k in sorted(sizes):
+        parts = split(sizes[k])
+        for number, part in enumerate(parts, 1):
+            index |= dict.fromkeys(part, len(evaluations))
+            which = f"/{number}-of-{len(parts)}" if len(parts) > 1 else ""
+            version = _suite_version(selection, part, graders)
+            evaluations.append(PlannedEvaluation(k, None, SuiteName(f"{root}/k{k}{tail}{which}", version, name)))
+    return tuple(evaluations), index
+
+
+def split(sizes: Mapping[str, int]) -> list[frozenset[str]]:
+    """The keys of each evaluation of one trials number: one where it is at most 2,000 cases and 16 MiB, as the API
+    takes it. Else by a digest of the key into the fewest parts of which none is larger: a case stays in its part when
+    others move, come and go, as long as the number of parts is the same. `sizes`: bytes of each case.
+    """
+    largest = max(sizes, key=lambda key: sizes[key])
+    if sizes[largest] > MAX_BODY - _ENVELOPE:
+        raise UsageError(
+            f"{largest} alone makes an evaluation of {sizes[largest] / 2**20:.1f} MiB; one takes "
+            f"{MAX_BODY // 2**20} MiB at most: say less in its `user` and `expect`"
         )
-        for k in sorted({scenario.trials for case in selection.cases for scenario in _chosen(selection, case)})
-    )
+    number = max(-(-len(sizes) // MAX_CASES), -(-sum(sizes.values()) // (MAX_BODY - _ENVELOPE)))
+    places = {key: int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) for key in sizes}
+    while True:
+        parts: dict[int, list[str]] = {}
+        for key, place in places.items():
+            parts.setdefault(place % number, []).append(key)
+        if all(_fits(sizes, part) for part in parts.values()):
+            return [frozenset(parts[place]) for place in sorted(parts)]
+        number += 1
+
+
+def _fits(sizes: Mapping[str, int], part: Sequence[str]) -> bool:
+    return len(part) <= MAX_CASES and sum(sizes[key] for key in part) <= MAX_BODY - _ENVELOPE
 
 
 def _chosen(selection: Selection, case: Case) -> list[Scenario]:
     return [scenario for scenario in case.scenarios if case_key(case.name, scenario.id) in selection.chosen]
 
 
-def _suite_version(selection: Selection, k: int, graders: PlannedGraders | None) -> str:
-    """A digest of what decides a verdict of this group: the scenarios as resolved, what their conversation says before
-    them, and the grader bundle where one of them is graded. Comments and layout don't count."""
-    parts: list[Any] = []
+def _suite_version(selection: Selection, keys: Collection[str], graders: PlannedGraders | None) -> str:
+    """A digest of what decides a verdict of these scenarios: they as resolved, what their conversation says before
+    them, and the grader bundle where one of them is graded. Comments and layout don't count, nor does the order of
+    rows."""
+    parts: list[tuple[str, Any]] = []
     graded = False
     for case in selection.cases:
         before = ""  # a running digest: the turns themselves would make a file of 2,000 scenarios 2,000,000 texts
         for scenario in case.scenarios:
-            if scenario.trials == k and case_key(case.name, scenario.id) in selection.chosen:
-                parts.append({"case": case.name, "scenario": scenario.content(), "before": before})
+            key = case_key(case.name, scenario.id)
+            if key in keys:
+                parts.append((key, {"case": case.name, "scenario": scenario.content(), "before": before}))
                 graded = graded or bool(scenario.graders)
             before = digest([before, list(scenario.user)])
-    return digest({"scenarios": parts, "graders": graders.digest if graded and graders is not None else None})
+    ordered = [part for _, part in sorted(parts, key=lambda part: part[0])]
+    return digest({"scenarios": ordered, "graders": graders.digest if graded and graders is not None else None})
 
 
 def build_plan(
@@ -104,7 +150,7 @@ def build_plan(
     open_runs = concurrency if concurrency is not None else config.eval.concurrency or DEFAULT_CONCURRENCY
     if not 1 <= open_runs <= MAX_CONCURRENCY:
         raise UsageError(f"--concurrency must be a whole number from 1 to {MAX_CONCURRENCY}, not {open_runs}")
-    evaluations = plan_evaluations(selection, suite=config.eval.suite, graders=graders)
+    evaluations, index = plan_evaluations(selection, suite=config.eval.suite, graders=graders)
     pin = make_pin(
         config,
         target=target,
@@ -115,14 +161,13 @@ def build_plan(
         server=server,
         environment=environment or {},
     )
-    index = {evaluation.k: position for position, evaluation in enumerate(evaluations)}
     plan = Plan(
         id="",
         pin=pin.digest,
         generation=0,
         created_at="",
         evalfleet=package.__version__,
-        suite=config.eval.suite,
+        suite=selection.suite or config.eval.suite,
         artifact="",
         target=target,
         commit=commit,
@@ -131,12 +176,11 @@ def build_plan(
         scorer=SCORER,
         infra_codes=() if config.harness is None else config.harness.infra_codes,
         evaluations=evaluations,
-        cases=tuple(_planned_case(selection, case, index) for case in selection.cases),
+        cases=tuple(_planned_case(case, index) for case in selection.cases),
         graders=graders,
         timeout=timeout,
         quarantine=_in_quarantine(config, selection, created_at),
     )
-    check_limits(plan)
     return at_generation(plan, generation, created_at), pin
 
 
@@ -160,57 +204,27 @@ def at_generation(plan: Plan, generation: int, created_at: datetime) -> Plan:
     )
 
 
-def _planned_case(selection: Selection, case: Case, index: Mapping[int, int]) -> PlannedCase:
+def _planned_case(case: Case, index: Mapping[str, int]) -> PlannedCase:
     """Scenarios after the last chosen one are never played, so they are not in the plan."""
-    planned = [
-        PlannedScenario(
-            scenario, index[scenario.trials] if case_key(case.name, scenario.id) in selection.chosen else None
-        )
-        for scenario in case.scenarios
-    ]
+    planned = [PlannedScenario(scenario, index.get(case_key(case.name, scenario.id))) for scenario in case.scenarios]
     while planned and planned[-1].evaluation is None:
         planned.pop()
     return PlannedCase(case.name, case.file, tuple(planned))
 
 
-def check_limits(plan: Plan) -> None:
-    """UsageError for a group that `POST /v2/evaluations` would refuse: over 2000 cases or over 16 MiB (A11)."""
-    for group, evaluation in enumerate(plan.evaluations):
-        count = len(plan.keys_of(group))
-        split = (
-            "run it in parts, naming cases (`evalfleet eval 'a*'`, then the others), or give some scenarios another "
-            "number of trials: each number makes an evaluation of its own"
-        )
-        if count > MAX_CASES:
-            raise UsageError(
-                f"{count} scenarios have trials: {evaluation.k}, and one evaluation takes {MAX_CASES} at most; {split}"
-            )
-        body = evaluation_body(plan, group)
-        size = len(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
-        if size > MAX_BODY:
-            raise UsageError(
-                f"the scenarios with trials: {evaluation.k} make an evaluation of {size / 2**20:.1f} MiB; one takes "
-                f"{MAX_BODY // 2**20} MiB at most; {split}"
-            )
+def _size(document: Any) -> int:
+    return len(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")) + 1
 
 
 def evaluation_body(plan: Plan, group: int, *, baseline: str | None = None) -> dict[str, Any]:
     """What `POST /v2/evaluations` is sent for one group: the cases' input and expected as snapshots."""
     evaluation = plan.evaluations[group]
-    cases = []
-    for case in plan.cases:
-        for planned in case.scenarios:
-            if planned.evaluation != group:
-                continue
-            document = planned.scenario.case_document()
-            cases.append(
-                {
-                    "key": case_key(case.name, planned.scenario.id),
-                    "name": planned.scenario.id,
-                    "input": {"user": document["user"]},
-                    "expected": {"expect": document["expect"]},
-                }
-            )
+    cases = [
+        _evaluation_case(case_key(case.name, planned.scenario.id), planned.scenario)
+        for case in plan.cases
+        for planned in case.scenarios
+        if planned.evaluation == group
+    ]
     body: dict[str, Any] = {
         "harness_id": plan.target.harness_id,
         "harness_commit": plan.commit,
@@ -226,6 +240,18 @@ def evaluation_body(plan: Plan, group: int, *, baseline: str | None = None) -> d
     if baseline is not None:
         body["baseline_harness_commit"] = baseline
     return body
+
+
+def _evaluation_case(key: str, scenario: Scenario) -> dict[str, Any]:
+    """A case of `POST /v2/evaluations`; of a suite's row with what the row gives."""
+    document, given = scenario.case_document(), scenario.given or {}
+    asked, wanted = {"user": document["user"]}, {"expect": document["expect"]}
+    return {
+        "key": key,
+        "name": given.get("name", scenario.id),
+        "input": {**asked, "metadata": given["metadata"]} if "metadata" in given else asked,
+        "expected": {**wanted, "expected": given["expected"]} if "expected" in given else wanted,
+    }
 
 
 def plan_document(plan: Plan, recorded: Collection[Attempt] = ()) -> dict[str, Any]:

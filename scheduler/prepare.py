@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from evalfleet.checks.case import Case, parse_case
+from evalfleet.checks.case import Case, load_suite, parse_case
 from evalfleet.checks.duration import seconds_of
 from evalfleet.errors import UsageError
 from evalfleet.graders.bundle import Bundle, build_bundle
@@ -51,17 +51,20 @@ def check(
     *,
     deselect: Sequence[str] = (),
     drafts: bytes | None = None,
+    suite: Path | None = None,
     on_target: bool = False,
     results: Path | None = None,
     environment: Mapping[str, str],
     by_ast: bool = False,
 ) -> Validation:
-    """Everything that would refuse a run of this tree."""
+    """Everything that would refuse a run of this tree, or of the rows of a suite file in the place of its cases."""
+    root = find_tree(start)
     return validate(
-        find_tree(start),
+        root,
         words=words,
         deselect=deselect,
         drafts=None if drafts is None else parse_case(drafts, name=DRAFT, file=DRAFTS_FILE),
+        suite=None if suite is None else load_suite(suite, root=root),
         target=on_target,
         results=results,
         environment=environment,
@@ -76,6 +79,7 @@ def prepare(
     trials: int | None,
     concurrency: int | None,
     drafts: bytes | None,
+    suite: Path | None = None,
     on_target: bool,
     results: Path | None,
     environment: Mapping[str, str],
@@ -108,6 +112,7 @@ def prepare(
         words,
         deselect=deselect,
         drafts=drafts,
+        suite=suite,
         on_target=on_target,
         results=results,
         environment=environment,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TextIO
 
 from evalfleet.artifact import Result
-from evalfleet.checks.case import load_cases
+from evalfleet.checks.case import LoadedCases, load_cases, load_suite
+from evalfleet.plan import Plan
 from evalfleet.quarantine import in_force
 from evalfleet.results import results_store
 from evalfleet.tree import find_tree, read_tree_config
@@ -35,6 +36,20 @@ class Scored:
     compared: Compared | None
 
 
+def cases_of(plan: Plan, root: Path) -> LoadedCases:
+    """What the files say today of a plan's cases: the tree's case files, or the suite file whose rows it plays. A
+    suite's file that is gone is no problem here: its rows are."""
+    rows = {case.file for case in plan.cases if any(p.scenario.given is not None for p in case.scenarios)}
+    found = [load_suite(root / file, root=root) for file in sorted(rows) if (root / file).exists()]
+    if len(rows) < len({case.file for case in plan.cases}):
+        found.append(load_cases(root))
+    return LoadedCases(
+        tuple(case for loaded in found for case in loaded.cases),
+        tuple(problem for loaded in found for problem in loaded.problems),
+        tuple(warning for loaded in found for warning in loaded.warnings),
+    )
+
+
 def score_artifact(
     text: str,
     tree: Path | None,
@@ -52,7 +67,7 @@ def score_artifact(
     folder = results or config.results_folder
     result, _ = choose(text, None, folder)
     older = asked_baseline(baseline, fail_on, results_store(folder), root, apart_from=result.name)
-    today = None if as_recorded else Today(result.plan, load_cases(root))
+    today = None if as_recorded else Today(result.plan, cases_of(result.plan, root))
     found = rescored(result, today, in_force(config.quarantine, datetime.now(UTC).date()))
     summary = found.summary
     if allow_missing is not None and allow_missing.covers(summary):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,14 +104,17 @@ class Today:
         self._ask_again = ask_again
         self._infra_codes = plan.infra_codes
         self._scenarios: dict[tuple[str, str], Scenario] = {}
-        files = None if cases is None else {case.name: case.scenarios for case in cases.cases}
+        # By scenario: the rows of a suite are cases of one name, each with one scenario of its own.
+        files = {(c.name, s.id): c.scenarios for c in (() if cases is None else cases.cases) for s in c.scenarios}
+        names = {name for name, _ in files}
         for case in plan.cases:
             for index, planned in enumerate(case.scenarios):
                 key = (case.name, planned.scenario.id)
-                if files is None:
+                if cases is None:
                     self._scenarios[key] = planned.scenario
                     continue
-                chosen = _counterpart(case, index, files.get(case.name), ask_again=ask_again)
+                there_is = case.name in names
+                chosen = _counterpart(case, index, files.get(key), there_is=there_is, ask_again=ask_again)
                 if isinstance(chosen, str):
                     self.stale[key] = chosen
                 else:
@@ -204,15 +207,16 @@ def judged_line(line: Mapping[str, Any], played: Played, judgement: Judgement) -
     }
 
 
-def _counterpart(case: PlannedCase, index: int, today: Iterable[Scenario] | None, *, ask_again: bool) -> Scenario | str:
-    """The scenario of today's file that a planned one is judged by, or why there is none."""
+def _counterpart(case: PlannedCase, index: int, today: Sequence[Scenario] | None, *, there_is: bool, ask_again: bool) -> Scenario | str:
+    """The scenario of today's file that a planned one is judged by, or why there is none. `today`: the scenarios of its
+    conversation; `there_is` a case of that name."""
     planned = case.scenarios[index].scenario
-    if today is None:
+    if not there_is:
         return f"there is no case {case.name} any more"
-    file = list(today)
-    found = next((number for number, scenario in enumerate(file) if scenario.id == planned.id), None)
-    if found is None:
+    if today is None:
         return f"there is no scenario {planned.id} in {case.name} any more"
+    file = list(today)
+    found = next(number for number, scenario in enumerate(file) if scenario.id == planned.id)
     scenario = file[found]
     if scenario.user != planned.user:
         return "its turns changed since"

@@ -37,6 +37,11 @@ class Selection:
     partial: bool = False
     draft: bool = False
 
+    @property
+    def suite(self) -> str | None:
+        """The name of the suite file (`--suite`) whose rows these are; None for cases of the tree."""
+        return next((c.name for c in self.cases if c.scenarios[0].given is not None), None)
+
 
 def select(
     cases: Sequence[Case],
@@ -162,7 +167,7 @@ def _fits(name: str, glob: str) -> bool:
 
 
 def _not_found(word: str, cases: Sequence[Case]) -> str:
-    names = [case.name for case in cases]
+    names = list(dict.fromkeys(case.name for case in cases))
     case_name, slash, scenario_id = word.partition("/")
     inside = next((case for case in cases if folded(case.name) == folded(case_name)), None)
     if slash and inside is not None:

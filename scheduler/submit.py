@@ -112,7 +112,8 @@ async def _create(client: Client, plan: Plan, baseline: str | None) -> tuple[tup
 async def _created(client: Client, plan: Plan, group: int, baseline: str | None) -> Created:
     """One evaluation. The baseline is the server's to know: where it does not (or did not, when the evaluation was
     first created), the evaluation has none, and ours is compared from artifacts alone."""
-    key = evaluation_key(plan.id, plan.evaluations[group].k)
+    k = plan.evaluations[group].k
+    key = evaluation_key(plan.id, k, sum(evaluation.k == k for evaluation in plan.evaluations[:group]))
     if baseline is not None:
         try:
             return await client.create_evaluation(evaluation_body(plan, group, baseline=baseline), key=key)

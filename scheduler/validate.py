@@ -125,6 +125,7 @@ def validate(
     words: Sequence[str] = (),
     deselect: Sequence[str] = (),
     drafts: LoadedCases | None = None,
+    suite: LoadedCases | None = None,
     target: bool = False,
     results: Path | None = None,
     environment: Mapping[str, str] | None = None,
@@ -134,15 +135,16 @@ def validate(
 
     `words` and `deselect` are as on the command line: what they leave out is still looked at, but the API's limits hold
     for what they choose. `drafts` are what `--scenarios` brought: they need no case beside them, and come last in
-    `cases`. `target`: runs are to go to `[target]`, so its settings and key are looked at and not the agent's command.
-    `results` replaces the folder of the settings; `environment` is what an agent and `--target` would get, by default
-    this process's. `import_graders` False: a machine without their environment only reads them (S6).
+    `cases`. `suite` are the rows of `--suite`, in the place of the tree's cases. `target`: runs are to go to
+    `[target]`, so its settings and key are looked at and not the agent's command. `results` replaces the folder of the
+    settings; `environment` is what an agent and `--target` would get, by default this process's. `import_graders`
+    False: a machine without their environment only reads them (S6).
     """
     environment = os.environ if environment is None else environment
     errors: list[EvalfleetError] = []
     config = _caught(errors, lambda: read_tree_config(root))
-    loaded = load_cases(root, folder=CASES_FOLDER)
-    if drafts is None and not loaded.cases and not loaded.problems:
+    loaded = load_cases(root, folder=CASES_FOLDER) if suite is None else suite
+    if drafts is None and suite is None and not loaded.cases and not loaded.problems:
         errors.append(_no_cases(root))
     whole = loaded if drafts is None else _with_drafts(loaded, drafts)
     problems = list(whole.problems)

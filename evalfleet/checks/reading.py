@@ -96,10 +96,9 @@ class Reader:
             self._pointers = pointers(self.root)
         source, end = self._source_of(node), None
         if isinstance(node, ScalarNode) and node.end:
-            index = node.end  # of block text that is the start of a later line
-            while index and source.text[index - 1].isspace():
-                index -= 1
-            after = source.at(index)
+            start = source.starts[node.line - 1]
+            text = source.text[start : node.end].rstrip()  # block text ends at the start of a later line
+            after = source.at(start + len(text))
             end = (after.line, after.column)
         found = source.problem(node.line, node.column, message, hint)
         return replace(found, end=end, pointer=self._pointers.get(id(node)))

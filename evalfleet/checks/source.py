@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from evalfleet.checks.place import CaseProblem, Place
 
@@ -12,6 +14,7 @@ MAX_BYTES = 5_000_000
 """The largest case file, in bytes (S3)."""
 
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_OTHER_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029]")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _BOM = b"\xef\xbb\xbf"
 
@@ -42,11 +45,19 @@ class Source:
 
     file: str
     text: str = ""
-    starts: list[int] = field(default_factory=lambda: [0])
+    starts: array[int] = field(default_factory=lambda: array("I", [0]))
+    """The index of each line's first character: four bytes each, because 5 MB can be 5 million lines."""
 
     @classmethod
-    def of(cls, file: str, text: str) -> Source:
-        return cls(file, text, [0, *(found.end() for found in _BREAK.finditer(text))])
+    def of(cls, file: str, text: str, *, feeds_only: bool = False) -> Source:
+        """`feeds_only`: a line ends at U+000A alone, and not at all that YAML takes for its end."""
+        starts = array("I", [0])
+        if feeds_only or not _OTHER_BREAK.search(text):  # in a quarter of the time
+            starts.extend(accumulate(map((1).__add__, map(len, text.split("\n")))))
+            starts.pop()
+        else:
+            starts.extend(found.end() for found in _BREAK.finditer(text))
+        return cls(file, text, starts)
 
     @classmethod
     def decode(cls, file: str, data: bytes) -> Source:

@@ -35,6 +35,7 @@ from scheduler.cli.flags import (
     Scenarios,
     Select,
     State,
+    Suite,
     Timeout,
     Tree,
     Trials,
@@ -82,6 +83,7 @@ def eval_(
     as_json: AsJson = False,
     output: Output = None,
     scenarios: Scenarios = None,
+    suite: Suite = None,
     leave_running: LeaveRunning = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -95,6 +97,7 @@ def eval_(
         tree,
         select,
         scenarios,
+        suite=suite,
         failed=failed,
         state=state,
         as_json=as_json,
@@ -129,7 +132,7 @@ def eval_(
         max_failures=1 if exit_first else max_failures,
         allow_missing=allow_missing,
     )
-    words = words_of(select, deselect, failed=failed)
+    words = words_of(select, deselect, failed=failed, suite=suite)
     result = evaluate(prepared, options, make_reporter(sys.stderr, quiet=quiet), words=words)
     code = show_result(result, as_json=as_json)
     return deliver(
@@ -144,6 +147,7 @@ def validate(
     target: OnTarget = False,
     results: Results = None,
     scenarios: Scenarios = None,
+    suite: Suite = None,
     as_json: AsJson = False,
     _env_file: EnvFile = None,
 ) -> int:
@@ -154,7 +158,8 @@ def validate(
         tree or Path.cwd(),
         select or (),
         deselect=deselect or (),
-        drafts=drafts_of(scenarios),
+        drafts=drafts_of(scenarios, suite),
+        suite=suite,
         on_target=target,
         results=results,
         environment=os.environ,
@@ -179,6 +184,7 @@ def plan(
     target: OnTarget = False,
     commit: Commit = None,
     scenarios: Scenarios = None,
+    suite: Suite = None,
     files: Annotated[
         bool, typer.Option("--files", envvar="EVALFLEET_FILES", help="List the files that the commit is made of.")
     ] = False,
@@ -191,6 +197,7 @@ def plan(
         tree,
         select,
         scenarios,
+        suite=suite,
         failed=failed,
         state=state,
         as_json=as_json,

@@ -240,6 +240,12 @@ Scenarios = Annotated[
     Path | None,
     typer.Option("--scenarios", envvar="EVALFLEET_SCENARIOS", help="Drafts to run: a case file, or - for stdin."),
 ]
+Suite = Annotated[
+    Path | None,
+    typer.Option(
+        "--suite", envvar="EVALFLEET_SUITE", help="Rows to run instead of the tree's cases: a .jsonl or .yaml file."
+    ),
+]
 Commit = Annotated[
     str | None, typer.Option("--commit", envvar="EVALFLEET_COMMIT", help="With --target: the version to evaluate.")
 ]

@@ -100,6 +100,7 @@ def prepared_of(
     *,
     failed: bool = False,
     state: Path | None = None,
+    suite: Path | None = None,
     as_json: bool = False,
     **asked: Any,
 ) -> Prepared:
@@ -107,13 +108,19 @@ def prepared_of(
     here: everything passed when it was last played."""
     from scheduler.prepare import prepare
 
-    place, words, drafts = tree or Path.cwd(), select or (), drafts_of(scenarios)
+    place, words, drafts = tree or Path.cwd(), select or (), drafts_of(scenarios, suite)
     only = None
     if failed:
         from scheduler.last import not_passed
 
         last = not_passed(
-            place, words, deselect=asked["deselect"], drafts=drafts, results=asked["results"], state=state
+            place,
+            words,
+            deselect=asked["deselect"],
+            drafts=drafts,
+            suite=suite,
+            results=asked["results"],
+            state=state,
         )
         if last is not None and not last.keys:
             tell(json.dumps(last.document()) if as_json else last.sentence)
@@ -121,23 +128,28 @@ def prepared_of(
         if last is not None:
             say(last.sentence)
         only = None if last is None else last.keys
-    prepared = prepare(place, words, drafts=drafts, only=only, environment=os.environ, **asked)
+    prepared = prepare(place, words, drafts=drafts, suite=suite, only=only, environment=os.environ, **asked)
     if failed and only is None:
         raise OurFault("--failed found nothing to go by, and the tree was not refused")
     return prepared
 
 
-def words_of(select: list[str] | None, deselect: list[str] | None, *, failed: bool = False) -> list[str]:
+def words_of(
+    select: list[str] | None, deselect: list[str] | None, *, failed: bool = False, suite: Path | None = None
+) -> list[str]:
     """The selection as `list` shows it later."""
     from scheduler.last import FAILED
 
     left_out = (word for pattern in deselect or () for word in ("--deselect", pattern))
-    return [*([FAILED] if failed else []), *(select or ()), *left_out]
+    rows = [] if suite is None else ["--suite", str(suite)]
+    return [*([FAILED] if failed else []), *rows, *(select or ()), *left_out]
 
 
-def drafts_of(place: Path | None) -> bytes | None:
+def drafts_of(place: Path | None, suite: Path | None = None) -> bytes | None:
     if place is None:
         return None
+    if suite is not None:
+        raise UsageError("--suite and --scenarios each say what to play instead of the tree's cases: take one")
     try:
         return sys.stdin.buffer.read() if str(place) == "-" else place.read_bytes()
     except OSError as error:

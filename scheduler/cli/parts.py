@@ -27,6 +27,7 @@ from scheduler.cli.flags import (
     Scenarios,
     Select,
     State,
+    Suite,
     Timeout,
     Tree,
     Trials,
@@ -83,6 +84,7 @@ def submit(
     target: OnTarget = False,
     commit: Commit = None,
     scenarios: Scenarios = None,
+    suite: Suite = None,
     _env_file: EnvFile = None,
 ) -> int:
     """Hand the tree's checks to a fleet; prints the submission's id."""
@@ -93,6 +95,7 @@ def submit(
         tree,
         select,
         scenarios,
+        suite=suite,
         trials=trials,
         timeout=timeout,
         deselect=deselect or (),
@@ -108,7 +111,9 @@ def submit(
     )
     for warning in prepared.warnings:
         say(warning)
-    opened = hand_over(prepared, options_of(state, None, fresh=fresh), settings, words=words_of(select, deselect))
+    opened = hand_over(
+        prepared, options_of(state, None, fresh=fresh), settings, words=words_of(select, deselect, suite=suite)
+    )
     if opened.note:
         say(opened.note)
     tell(opened.plan.id)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evalfleet.checks.duration import seconds_of
 from evalfleet.checks.expectation import FinalAnswerContains, ToolCalled
+from evalfleet.checks.source import Source
 from tests.checks.reading import messages, parsed, places, scenario
 
 
@@ -184,3 +188,12 @@ def test_a_long_line_is_cut_around_the_caret() -> None:
     assert "no_error: no" in rendered
     assert max(map(len, rendered.split("\n"))) < 200
     assert len(str(loaded.problems[0].document("error"))) < 1000
+
+
+@given(st.text(st.sampled_from("a\n\r\x85\u2028é"), max_size=30))
+def test_lines_start_after_each_line_break_of_yaml(text: str) -> None:
+    source = Source.of("f", text)
+    starts = [0, *(found.end() for found in re.finditer("\r\n|[\n\r\x85\u2028\u2029]", text))]
+    assert list(source.starts) == starts
+    feeds = Source.of("f", text, feeds_only=True)
+    assert list(feeds.starts) == [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]

@@ -169,6 +169,19 @@ def test_a10_no_bomb_needs_more_than_512_megabytes() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_a10_five_megabytes_of_line_breaks_need_no_more() -> None:
+    """What the fuzzer found: a number kept for each line of a file that is nothing but lines."""
+    code = "from evalfleet.checks import parse_case; parse_case(b'\\n' * 5_000_000, name='a', file='a')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (280 * 2**20, 280 * 2**20)),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("bomb", ["merge", "depth through aliases", "wide"])
 def test_a10_other_bombs_are_counted_too(bomb: str) -> None:
     if bomb == "merge":

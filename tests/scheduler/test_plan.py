@@ -8,14 +8,18 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evalfleet.checks.case import Case, parse_case
 from evalfleet.errors import UsageError
 from evalfleet.plan import Attempt, Limits, Plan, PlannedGraders, PlannedTarget
 from evalfleet.tree import EvalConfig, HarnessConfig, TreeConfig, TreeVersion
 from scheduler.plan import (
+    MAX_BODY,
     MAX_CASES,
     at_generation,
     build_plan,
@@ -23,6 +27,7 @@ from scheduler.plan import (
     plan_evaluations,
     render_files,
     render_plan,
+    split,
 )
 from scheduler.select import Selection, select
 
@@ -84,7 +89,8 @@ def test_the_suites_key_says_what_did_not_run_whole_s10() -> None:
 
 
 def versions(tone: str = TONE, graders: PlannedGraders | None = GRADERS) -> dict[int, str]:
-    return {e.k: e.suite.version for e in plan_evaluations(select(cases(tone)), suite="checks", graders=graders)}
+    evaluations, _ = plan_evaluations(select(cases(tone)), suite="checks", graders=graders)
+    return {e.k: e.suite.version for e in evaluations}
 
 
 MOVES = [
@@ -183,12 +189,32 @@ def generated(count: int) -> Case:
     return load("big", made.stdout.decode())
 
 
-def test_a_suite_over_the_apis_limit_is_refused_before_anything_a11() -> None:
-    with pytest.raises(
-        UsageError, match=r"2001 scenarios have trials: 1, and one evaluation takes 2000 at most; run it"
-    ):
-        build(select([generated(2001)]))
-    assert len(build(select([generated(MAX_CASES)])).keys_of(0)) == MAX_CASES
+def test_more_than_an_evaluation_takes_is_split_by_a_stated_rule_before_anything_a11() -> None:
+    plan = build(select([generated(2001)]))
+    assert [e.suite.key for e in plan.evaluations] == ["checks/k1/1-of-2", "checks/k1/2-of-2"]
+    assert len({e.suite.version for e in plan.evaluations}) == 2
+    keys = [set(plan.keys_of(group)) for group in (0, 1)]
+    assert all(len(part) <= MAX_CASES for part in keys)
+    assert keys[0].isdisjoint(keys[1])
+    assert len(keys[0] | keys[1]) == 2001
+    whole = build(select([generated(MAX_CASES)]))
+    assert [(e.suite.key, len(whole.keys_of(0))) for e in whole.evaluations] == [("checks/k1", MAX_CASES)]
+
+
+@given(st.sets(st.integers(0, 10**9), min_size=1, max_size=60), st.integers(0, 2**32), st.integers(1, 40))
+def test_a_key_keeps_its_part_when_others_move_come_and_go(numbers: set[int], seed: int, most: int) -> None:
+    """Also that no part is too large and that no key is lost; the limits are made small."""
+    sizes = {f"a/{number}": 1 + number % 50 for number in numbers}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scheduler.plan.MAX_CASES", most)
+        patch.setattr("scheduler.plan.MAX_BODY", 600)
+        patch.setattr("scheduler.plan._ENVELOPE", 100)
+        parts = split(sizes)
+        assert sorted(key for part in parts for key in part) == sorted(sizes)
+        assert all(len(part) <= most and sum(sizes[key] for key in part) <= 500 for part in parts)
+        moved = list(sizes)
+        Random(seed).shuffle(moved)
+        assert set(split({key: sizes[key] for key in moved})) == set(parts)
 
 
 def test_over_the_limit_in_all_but_not_in_one_group_is_no_fault_a11() -> None:
@@ -205,14 +231,20 @@ def test_a_prompt_of_two_megabytes_is_planned_a11() -> None:
     assert len(json.dumps(evaluation_body(build(select([case])), 0))) > 2_000_000
 
 
-def test_a_body_over_sixteen_mebibytes_is_refused_a11() -> None:
+def test_bodies_over_sixteen_mebibytes_are_split_and_one_case_that_large_is_refused_a11() -> None:
     long = "x" * 4_500_000
     many = [
         load(f"long{i}", f"scenarios:\n  - {{id: a, user: {long}, expect: [final_answer_contains: x]}}\n")
         for i in range(4)
     ]
-    with pytest.raises(UsageError, match=r"make an evaluation of 17\.2 MiB; one takes 16 MiB at most"):
-        build(select(many))
+    plan = build(select(many))
+    bodies = [len(json.dumps(evaluation_body(plan, group))) for group in range(len(plan.evaluations))]
+    assert len(bodies) > 1
+    assert max(bodies) <= MAX_BODY
+    user = [f"'{long}'"] * 4
+    huge = replace(many[0], scenarios=(replace(many[0].scenarios[0], user=tuple(user)),))
+    with pytest.raises(UsageError, match=r"long0/a alone makes an evaluation of 17\.2 MiB; one takes 16 MiB at most"):
+        build(select([huge]))
 
 
 def test_a_person_sees_what_would_run_and_what_is_recorded() -> None:

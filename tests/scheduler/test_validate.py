@@ -156,11 +156,11 @@ def test_warnings_do_not_refuse(tree: Path) -> None:
 
 
 def test_what_is_not_chosen_is_no_reason_to_refuse_the_rest_a11(tree: Path) -> None:
-    many = "".join(f"  - {{id: s{i}, user: hi, expect: [final_answer_contains: x]}}\n" for i in range(2001))
-    case(tree, "many", f"scenarios:\n{many}")
-    whole = validate(tree)
-    assert "2001 scenarios have trials: 1" in whole.render()
-    assert validate(tree, words=["first"]).ok
+    long = "x" * 4_000_000
+    case(tree, "large", f"scenarios:\n  - {{id: a, user: &x '{long}', expect: [final_answer_contains: x]}}\n")
+    case(tree, "huge", f"scenarios:\n  - {{id: a, user: [&x '{long}', *x, *x, *x, *x], expect: [no_error: true]}}\n")
+    assert "huge/a alone makes an evaluation of 19.1 MiB" in validate(tree).render()
+    assert validate(tree, words=["first", "large"]).ok
     assert "did you mean 'first'" in validate(tree, words=["fisrt"]).render()
 
 
