@@ -93,7 +93,8 @@ class PlannedScenario:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCase:
-    """`name` is the file's name without its ending, `file` its path from the tree's root."""
+    """One conversation. `name` is the file's name without its ending, `file` its path from the tree's root. The rows of
+    a suite are cases of one name and file, so a case is told by its index, or by name and scenario id."""
 
     name: str
     file: str
@@ -243,6 +244,10 @@ class Plan:
         if index is None:
             raise KeyError(f"{attempt} is only context in this plan")
         return self.evaluations[index]
+
+    def numbers(self) -> dict[tuple[str, str], int]:
+        """(case name, scenario id) → the case's index."""
+        return {(c.name, p.scenario.id): number for number, c in enumerate(self.cases) for p in c.scenarios}
 
     def keys_of(self, evaluation: int) -> list[str]:
         """The case keys of one evaluation, in file order."""

@@ -23,16 +23,17 @@ ENOUGH = 5
 def spent_before(plan: Plan, lines: Iterable[Mapping[str, Any]], still_open: Collection[Conversation]) -> Spent:
     """What the evidence says that the chats of a plan have cost: the later reading of a chat counts. Those of
     conversations that are `still_open` are named, for their chats will be read again."""
-    index = {case.name: number for number, case in enumerate(plan.cases)}
+    index = plan.numbers()
     found: dict[tuple[Conversation, int], Reading] = {}
     for line in lines:
-        if line.get("case") not in index:
+        number = index.get((str(line.get("case")), str(line.get("scenario"))))
+        if number is None:
             continue
-        conversation = Conversation(index[line["case"]], int(line["trial"]))
+        conversation = Conversation(number, int(line["trial"]))
         for made in line.get("tries") or ():
             if isinstance(made.get("usage"), Mapping):
-                number = int(made["try"])
-                found[conversation, number] = Reading.of(number, made["usage"])
+                try_ = int(made["try"])
+                found[conversation, try_] = Reading.of(try_, made["usage"])
     priced = [reading for reading in found.values() if reading.amount is not None]
     currencies = {reading.currency for reading in priced}
     return Spent(

@@ -207,7 +207,9 @@ def judged_line(line: Mapping[str, Any], played: Played, judgement: Judgement) -
     }
 
 
-def _counterpart(case: PlannedCase, index: int, today: Sequence[Scenario] | None, *, there_is: bool, ask_again: bool) -> Scenario | str:
+def _counterpart(
+    case: PlannedCase, index: int, today: Sequence[Scenario] | None, *, there_is: bool, ask_again: bool
+) -> Scenario | str:
     """The scenario of today's file that a planned one is judged by, or why there is none. `today`: the scenarios of its
     conversation; `there_is` a case of that name."""
     planned = case.scenarios[index].scenario

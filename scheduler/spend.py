@@ -6,10 +6,12 @@ are kept per chat, the best one wins, and the order they come in does not matter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
+
+from evalfleet.plan import Plan, PlannedCase
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +60,16 @@ class _Reading:
 class SpendCounter:
     """Takes attempt lines in any order.
 
-    `lines_of(case, trial)`: how many lines a conversation has. Its chats are no other conversation's (S8), so when all
-    of them are in, its readings are added up and let go: memory is a reading for each chat of the conversations that
-    are incomplete. Without it, for each chat.
+    `plan`: how many lines each conversation has. Its chats are no other conversation's (S8), so when all of them are
+    in, its readings are added up and let go: memory is a reading for each chat of the conversations that are
+    incomplete. Without it, for each chat.
     """
 
-    def __init__(self, lines_of: Callable[[str, int], int] | None = None) -> None:
-        self._lines_of = lines_of
-        self._open: dict[tuple[str, int], _Conversation] = {}
-        self._closed: dict[str, int] = {}  # case → its conversations that are done, as bits
+    def __init__(self, plan: Plan | None = None) -> None:
+        self._numbers = {} if plan is None else plan.numbers()
+        self._lines: Sequence[Sequence[int]] = [] if plan is None else [_lines_of(case) for case in plan.cases]
+        self._open: dict[tuple[Hashable, int], _Conversation] = {}
+        self._closed: dict[Hashable, int] = {}  # case → its conversations that are done, as bits
         self._amounts: dict[str, Decimal] = {}
         self._chat_tokens = 0
         self._chats = 0
@@ -76,11 +79,13 @@ class SpendCounter:
         self._amount: Decimal | None = None
 
     def add(self, line: Mapping[str, Any]) -> None:
-        case, trial = line["case"], line["trial"]
+        number, trial = self._numbers.get((line["case"], line["scenario"])), line["trial"]
+        case: Hashable = line["case"] if number is None else number
         if not self._closed.get(case, 0) >> trial & 1:
             conversation = self._open.setdefault((case, trial), _Conversation())
             conversation.add(line)
-            if self._lines_of is not None and len(conversation.scenarios) >= self._lines_of(case, trial):
+            wanted: Sequence[int] = () if number is None else self._lines[number]
+            if trial < len(wanted) and len(conversation.scenarios) >= wanted[trial]:
                 self._closed[case] = self._closed.get(case, 0) | 1 << trial
                 self._settle(self._open.pop((case, trial)))
         for answer in _mappings(line.get("graders")):
@@ -109,6 +114,15 @@ class SpendCounter:
             self._chat_tokens += reading.tokens
             self._chats += 1
             self._final = self._final and reading.final
+
+
+def _lines_of(case: PlannedCase) -> list[int]:
+    """How many lines a conversation has, by trial: all up to the last scenario that wants this trial (S9)."""
+    counts = [0] * case.trials
+    for number, planned in enumerate(case.scenarios, 1):
+        if planned.evaluation is not None:
+            counts[: planned.scenario.trials] = [number] * planned.scenario.trials
+    return counts
 
 
 class _Conversation:

@@ -235,13 +235,13 @@ def summed_up(
     found = [_Evaluation(plan, index, documents) for index in range(len(plan.evaluations))]
     apart = by_key(plan.quarantine if quarantine is None else quarantine)
     scenarios = []
-    for case in plan.cases:
+    for number, case in enumerate(plan.cases):
         for planned in case.scenarios:
             if planned.evaluation is not None:
                 id_, trials = planned.scenario.id, planned.scenario.trials
                 why = {n: reason for n in range(trials) if (reason := (reasons or {}).get((case.name, id_, n)))}
                 lines = kept.of(case.name, id_)
-                summed = found[planned.evaluation].scenario(case.name, id_, trials, lines, why)
+                summed = found[planned.evaluation].scenario(number, case.name, id_, trials, lines, why)
                 scenarios.append(replace(summed, quarantine=apart.get(folded(case_key(case.name, id_)))))
     return Summary(
         submission=plan.id,
@@ -273,7 +273,7 @@ class _Evaluation:
     index: int
     documents: Mapping[str, Mapping[str, Any]]
     tallies: list[ScenarioTally] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
+    files: list[int] = field(default_factory=list)
     scored: int = 0
     score_sum: Fraction = Fraction(0)
     unknown: bool = False
@@ -283,7 +283,7 @@ class _Evaluation:
         self.cases = {case.get("key"): case for case in self.document.get("cases") or ()}
 
     def scenario(
-        self, case: str, id_: str, trials: int, lines: ScenarioLines, why: Mapping[int, str]
+        self, number: int, case: str, id_: str, trials: int, lines: ScenarioLines, why: Mapping[int, str]
     ) -> ScenarioSummary:
         status, recorded = self._status(f"{case}/{id_}")
         known = lines.known()
@@ -294,7 +294,7 @@ class _Evaluation:
         first = lines.lost or ((missing[0].trial, missing[0].reason) if missing else (None, None))
         self.unknown = self.unknown or bool(elsewhere)
         self.tallies.append(tally)
-        self.files.append(case)
+        self.files.append(number)
         self.scored += lines.scored
         self.score_sum += lines.score_sum
         return ScenarioSummary(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -30,7 +30,7 @@ class PlanLines:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.spend = SpendCounter(_lines_of(plan))
+        self.spend = SpendCounter(plan)
         self.graders = GraderLines()
         self._scenarios = {
             (case.name, planned.scenario.id): ScenarioLines(planned.scenario.trials)
@@ -192,19 +192,3 @@ def _decimal(value: Any) -> Decimal | None:
     if number is None or not number.is_finite() or abs(number.adjusted()) > _FARTHEST:
         return None
     return number
-
-
-def _lines_of(plan: Plan) -> Callable[[str, int], int]:
-    """How many lines a conversation has, by case and trial: all up to the last scenario that wants this trial (S9)."""
-    counts: dict[str, list[int]] = {}
-    for case in plan.cases:
-        of_case = counts[case.name] = [0] * case.trials
-        for number, planned in enumerate(case.scenarios, 1):
-            if planned.evaluation is not None:
-                of_case[: planned.scenario.trials] = [number] * planned.scenario.trials
-
-    def lines_of(case: str, trial: int) -> int:
-        of_case = counts.get(case, [])
-        return of_case[trial] if trial < len(of_case) else 1
-
-    return lines_of

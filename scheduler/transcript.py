@@ -34,6 +34,8 @@ def transcript(
     page = _Page(width)
     trial, unreadable = _trial(line)
     yield from _head(page, line, trials, trial)
+    if scenario is not None and scenario.given is not None:
+        yield from page.entry("row", f"{scenario.place.file}:{scenario.place.line}")
     if unreadable:
         yield from page.entry("damaged", f"what happened cannot be read: {unreadable}", "bold red")
     if trial is not None:

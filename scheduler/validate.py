@@ -159,7 +159,7 @@ def validate(
         else:
             _caught(errors, lambda: check_harness(config, environment))
         _caught(errors, lambda: check_writable(results or config.results_folder))
-        if whole.cases and not problems:
+        if whole.cases and not problems and suite is None:  # rows are no scenarios of the tree
             _caught(errors, lambda: check_quarantine(config, whole.cases))
     over = [] if config is None else quarantines_over(config, datetime.now(UTC).date())
     return Validation(root, config, whole.cases, (*whole.warnings, *over), tuple(problems), tuple(errors))
@@ -272,7 +272,7 @@ def check_quarantine(config: TreeConfig, cases: Sequence[Case]) -> None:
         hint = f" (did you mean {near!r}?)" if near else "; write it as CASE/SCENARIO"
         told.append((str(entry.place), f"the tree has no scenario {entry.scenario!r}{hint}"))
     (place, first), *others = told
-    raise ConfigError(place, "\n".join([first, *(f"{where}: {what}" for where, what in others)]))
+    raise ConfigError(place, first, others)
 
 
 def quarantines_over(config: TreeConfig, today: date) -> list[CaseProblem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -126,14 +126,15 @@ class Rate:
         }
 
 
-def pass_at_1(tallies: Iterable[ScenarioTally], files: Sequence[str] | None = None) -> Rate:
+def pass_at_1(tallies: Iterable[ScenarioTally], files: Sequence[Hashable] | None = None) -> Rate:
     """Mean over scenarios with attempts of passed ÷ recorded. The bounds are over all scenarios.
 
-    `files`: the case file of each tally; with it the rate has an interval, if there are files enough."""
+    `files`: what tells the case file, or the row, of each tally; with it the rate has an interval, if there are files
+    enough."""
     given = list(tallies)
     all_tallies = [tally for tally in given if tally.trials]
     seen = [tally for tally in all_tallies if tally.recorded]
-    by_file: dict[str, list[Fraction]] = {}
+    by_file: dict[Hashable, list[Fraction]] = {}
     for tally, file in zip(given, files or (), strict=files is not None):
         if tally.recorded:
             by_file.setdefault(file, []).append(Fraction(tally.passed, tally.recorded))

@@ -10,6 +10,7 @@ import pytest
 from evalfleet.checks.assertions import DECISIONS, HOOK_POINTS
 from evalfleet.checks.expectation import FIELDS
 from evalfleet.checks.schema import DEFAULT_KEYS, FILE_KEYS, FORBIDDEN, SCENARIO_KEYS
+from evalfleet.checks.suite import ROW_KEYS, SUITE_KEYS, parse_suite
 from tests.checks.reading import messages, parsed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cases.md").read_text(encoding="utf-8")
@@ -41,6 +42,22 @@ def test_unquoted_text_on_the_page_is_read_as_the_page_says() -> None:
 @pytest.mark.parametrize(("example", "said"), REFUSALS, ids=range(len(REFUSALS)))
 def test_a_refusal_is_worded_as_shown(example: str, said: str) -> None:
     assert messages(parsed(example)) + "\n" == said
+
+
+def test_the_suite_on_the_page_is_read_as_the_page_says() -> None:
+    (suite,) = re.findall(r"^```yaml suite\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    (rows,) = re.findall(r"^```jsonl\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    loaded = parse_suite(suite.encode(), name="capitals", file="capitals.yaml", beside=lambda _: ("r", rows.encode()))
+    assert not loaded.problems, messages(loaded)
+    assert not loaded.warnings
+    france, norway, chad = (case.scenarios[0] for case in loaded.cases)
+    assert (france.id, france.trials, france.timeout) == ("france", 3, 60.0)
+    assert norway.expect[1].args() == {"name": "atlas__find", "args": {"country": "Norway", "limit": 2}}
+    assert [e.kind for e in chad.expect] == ["final_answer_contains", "tool_called", "no_error"]
+    tables = PAGE.partition("## Suites")[2]
+    for where, keys in (("suite", SUITE_KEYS), ("row", ROW_KEYS)):
+        for key, says in keys.items():
+            assert f"| `{key}` | {where} | {says} |" in tables
 
 
 def test_every_key_and_every_known_name_is_on_the_page() -> None:

@@ -12,9 +12,8 @@ import pytest
 
 from evalfleet.plan import Conversation
 from scheduler.gate import exit_code
-from scheduler.spend import SpendCounter
+from scheduler.spend import SpendCounter, _lines_of
 from scheduler.summary import Summary, summarize
-from scheduler.tallies import _lines_of
 from tests.scheduler.samples import SUBMISSION, line, plan, scenario, trial_record
 
 
@@ -244,11 +243,10 @@ class TestSpend:
     def test_a_conversation_is_let_go_when_all_its_lines_are_in(self) -> None:
         """Memory: readings are kept for incomplete conversations only."""
         asked = plan({"tone": [scenario("a", trials=3), scenario("b", trials=1)], "facts": [scenario("a")]}, ks=[3])
-        lines_of = _lines_of(asked)
         for number, case in enumerate(asked.cases):
             for trial in range(case.trials):
-                assert lines_of(case.name, trial) == len(asked.steps(Conversation(number, trial)))
-        counter = SpendCounter(lines_of)
+                assert _lines_of(case)[trial] == len(asked.steps(Conversation(number, trial)))
+        counter = SpendCounter(asked)
         early, late = usage("c", 900, "9", final=False), usage("c", 100, "0.1")
         counter.add(line("a", 0, usage=early))
         assert len(counter._open) == 1
@@ -257,6 +255,14 @@ class TestSpend:
         assert counter._open == {}
         counter.add(line("a", 2, case="facts", usage=usage("e", 1, "0.003")))
         assert counter.total().document()["amount"] == "0.123"
+
+    def test_rows_of_a_suite_share_a_name_and_no_conversation(self) -> None:
+        made = plan({"one": [scenario("a")], "two": [scenario("b")]})
+        rows = replace(made, cases=tuple(replace(case, name="capitals") for case in made.cases))
+        lines = [line(id_, case="capitals", usage=usage(id_, 5, "0.1")) for id_ in "ab"]
+        found = summarize(rows, lines, artifact="")
+        assert found.spend.document()["amount"] == "0.2"
+        assert [row.verdict for row in found.scenarios] == ["pass", "pass"]
 
 
 class TestJson:
