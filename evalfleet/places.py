@@ -39,6 +39,10 @@ def read_segments(
     return Places(store, artifact, damaged=damaged).lines()
 
 
+_A_LINE = 16_384
+"""Bytes read at once for a single line: most are shorter, and a megabyte each would be read for nothing."""
+
+
 class Places:
     """The lines that count, by the files as they were when this was made. What cannot be read goes to `damaged`, else
     to the log."""
@@ -86,7 +90,7 @@ class Places:
         if found is None:
             return None
         segment, offset, elsewhere = found
-        with self.store.open(segment_file(self.artifact, segment)) as file:
+        with self.store.open(segment_file(self.artifact, segment), buffer=_A_LINE) as file:
             file.seek(offset)
             return self._marked(orjson.loads(file.readline()), elsewhere)
 

@@ -60,7 +60,9 @@ class ResultsStore(Protocol):
 
     def read_range(self, path: str, offset: int, length: int) -> bytes: ...
 
-    def open(self, path: str) -> BinaryIO: ...
+    def open(self, path: str, *, buffer: int = ...) -> BinaryIO:
+        """A file to read from; `buffer` bytes are read at once."""
+        ...
 
     def sweep(self, path: str) -> None:
         """Remove what killed writers left half-done under `path`."""
@@ -144,9 +146,9 @@ class FolderResults:
         with self._translated(path), self._at(path).open("rb", buffering=0) as file:
             return _read_exactly(file, offset, length)
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, *, buffer: int = _CHUNK) -> BinaryIO:
         with self._translated(path):
-            return io.BufferedReader(self._at(path).open("rb", buffering=0), _CHUNK)
+            return io.BufferedReader(self._at(path).open("rb", buffering=0), buffer)
 
     def sweep(self, path: str) -> None:
         with self._translated(path), os.scandir(self._at(path)) as entries:

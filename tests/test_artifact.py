@@ -277,9 +277,9 @@ class TestReading:
         opened: list[str] = []
 
         class Counting(FolderResults):
-            def open(self, path: str) -> Any:
+            def open(self, path: str, *, buffer: int = 1 << 20) -> Any:
                 opened.append(path.rpartition("/")[2])
-                return super().open(path)
+                return super().open(path, buffer=buffer)
 
         index = AttemptsIndex(Counting(store.root), ARTIFACT)
         append_segment(store, ARTIFACT, [line("a")])

@@ -136,7 +136,13 @@ def eval_(
     result = evaluate(prepared, options, make_reporter(sys.stderr, quiet=quiet), words=words)
     code = show_result(result, as_json=as_json)
     return deliver(
-        files, result.summary, code, root=prepared.config.root, allow_flaky=allow_flaky, ended=result.ended_early
+        files,
+        result.summary,
+        code,
+        root=prepared.config.root,
+        allow_flaky=allow_flaky,
+        ended=result.ended_early,
+        compared=result.compared,
     )
 
 
@@ -272,7 +278,15 @@ def resume(
         code = print_result(result.summary, result.exit_code, as_json=as_json, compared=result.compared)
     else:
         code = show_result(result, as_json=as_json)
-    return deliver(files, result.summary, code, root=config.root, allow_flaky=allow_flaky, ended=result.ended_early)
+    return deliver(
+        files,
+        result.summary,
+        code,
+        root=config.root,
+        allow_flaky=allow_flaky,
+        ended=result.ended_early,
+        compared=result.compared,
+    )
 
 
 def cancel(

@@ -200,12 +200,10 @@ def print_result(
     """`changes`: what was judged anew; `compared`: the result beside a baseline."""
     from scheduler.differences import change_lines, comparison_lines
     from scheduler.render import print_summary
+    from scheduler.reports import result_document
 
     if as_json:
-        document = summary.document(code)
-        document |= {} if changes is None else {"changes": changes.document()}
-        document |= {} if compared is None else {"comparison": compared.document()}
-        tell(json.dumps(document, ensure_ascii=True))
+        tell(json.dumps(result_document(summary, code, changes, compared), ensure_ascii=True))
         return code
     sections = [] if changes is None else [functools.partial(change_lines, changes)]
     sections += [] if compared is None else [functools.partial(comparison_lines, compared)]
@@ -233,6 +231,8 @@ def deliver(
     today: Today | None = None,
     allow_flaky: bool = False,
     ended: str = "",
+    changes: Changes | None = None,
+    compared: Compared | None = None,
 ) -> int:
     """Write the reports that were asked for, and what GitHub Actions reads. `root`: the tree's folder. The exit code:
     another one than `code` only if that is 0 and a report could not be written."""
@@ -244,7 +244,16 @@ def deliver(
 
     try:
         result = open_result(summary.artifact)
-        report = report_of(result, summary, code, today=today, allow_flaky=allow_flaky, ended=ended)
+        report = report_of(
+            result,
+            summary,
+            code,
+            today=today,
+            allow_flaky=allow_flaky,
+            ended=ended,
+            changes=changes,
+            compared=compared,
+        )
         if in_actions:
             for line in github.commands(report, root, os.environ):
                 print(line, file=sys.stderr, flush=True)  # noqa: T201 - never wrapped: GitHub reads it

@@ -76,7 +76,16 @@ def score(
     code = print_result(
         scored.summary, scored.exit_code, as_json=as_json, changes=scored.changes, compared=scored.compared
     )
-    return deliver(files, scored.summary, code, root=scored.root, today=scored.today, allow_flaky=allow_flaky)
+    return deliver(
+        files,
+        scored.summary,
+        code,
+        root=scored.root,
+        today=scored.today,
+        allow_flaky=allow_flaky,
+        changes=scored.changes,
+        compared=scored.compared,
+    )
 
 
 def show(
@@ -111,8 +120,8 @@ def show(
         from scheduler.score import recorded
         from scheduler.summary import exit_code
 
-        summary = recorded(opened)
-        files.write(report_of(opened, summary, exit_code(summary)))
+        summary, lost = recorded(opened), compared is not None and compared.is_lost
+        files.write(report_of(opened, summary, exit_code(summary, regressed=lost), compared=compared))
     return 1 if compared is not None and compared.is_lost else 0
 
 

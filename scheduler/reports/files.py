@@ -23,7 +23,7 @@ from scheduler.reports.report import Report
 
 def json_document(report: Report) -> Iterator[str]:
     """The object of `--json`, byte for byte."""
-    yield json.dumps(report.summary.document(report.exit_code), ensure_ascii=True) + "\n"
+    yield json.dumps(report.document(), ensure_ascii=True) + "\n"
 
 
 FORMATS: Mapping[str, Callable[[Report], Iterator[str]]] = {

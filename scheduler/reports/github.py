@@ -93,6 +93,10 @@ def _annotations(
         for place, sentence in failures(asked, line):
             seen.setdefault(place, (trial, sentence))
             times[place] = times.get(place, 0) + 1
+    worse = report.worse(scenario)
+    if worse is not None and not seen:
+        said = f"{worse.move}: it was {worse.before.verdict} in the baseline, and is {scenario.verdict}"
+        seen[asked.place] = (0, said)
     title = one_line(f"{scenario.case}/{scenario.scenario}", 250)
     if not seen:  # attempts are missing, or recorded elsewhere
         seen[asked.place] = (scenario.first_failure_trial or 0, scenario.first_failure or f"it is {scenario.verdict}")

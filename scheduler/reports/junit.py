@@ -6,6 +6,7 @@ the gate is (decision 016):
     passed                      nothing, also for a flaky one with --allow-flaky
     an attempt ended in error   <error type="error">: a grader that broke, a timeout; not the agent's wrong answer
     failed, or flaky            <failure type="failed"> or "flaky"
+    worse than the baseline     <failure type="regressed"> or "weaker", with --fail-on-regression
     attempts missing            <error type="incomplete">: "skipped" is green on Jenkins, GitLab and GitHub alike
     in quarantine, not passed   <skipped>: green, as the gate is, and counted apart; it says why, with its failure
     missing, as --allow-missing <skipped> likewise
@@ -128,8 +129,13 @@ def _outcome(report: Report, scenario: ScenarioSummary, said: Mapping[tuple[str,
     if standing is Standing.APART:
         message = f"{report.apart(scenario)}; {_message(scenario)}"
         return f"      <{tag('skipped', {'message': message})}/>\n"
-    name = "failure" if standing is Standing.FAILED else "error"
-    kind = scenario.verdict if standing is Standing.FAILED and scenario.verdict == "flaky" else standing.value
+    name = "failure" if standing in (Standing.FAILED, Standing.REGRESSED) else "error"
+    kind, message = standing.value, _message(scenario)
+    worse = report.worse(scenario)
+    if standing is Standing.REGRESSED and worse is not None:
+        kind, message = worse.move, f"{worse.move}: it was {worse.before.verdict} in the baseline; {message}"
+    elif standing is Standing.FAILED and scenario.verdict == "flaky":
+        kind = scenario.verdict
     reasons = dict(said)
     for attempt in scenario.missing:
         reasons["missing", attempt.reason] = [*reasons.get(("missing", attempt.reason), ()), attempt.trial]
@@ -139,7 +145,7 @@ def _outcome(report: Report, scenario: ScenarioSummary, said: Mapping[tuple[str,
     ]
     if len(lines) > MOST_REASONS:
         lines[MOST_REASONS:] = [f"(… and {len(lines) - MOST_REASONS} more)"]
-    element = tag(name, {"message": _message(scenario), "type": kind})
+    element = tag(name, {"message": message, "type": kind})
     return f"      <{element}>{text(chr(10).join(lines))}</{name}>\n"
 
 
@@ -150,6 +156,8 @@ def _message(scenario: ScenarioSummary) -> str:
         counts.append(f"{scenario.errors} ended in an error")
     if scenario.missing:
         counts.append(f"{len(scenario.missing)} of {scenario.trials} missing")
+    if scenario.unrecorded:
+        counts.append(f"{len(scenario.unrecorded)} of {scenario.trials} not recorded yet: a resume records them")
     if scenario.elsewhere:
         counts = [f"{len(scenario.elsewhere)} of {scenario.trials} recorded elsewhere, no evidence here"]
     if scenario.first_failure is not None:
@@ -208,7 +216,7 @@ def _counts(report: Report, scenarios: Iterable[ScenarioSummary]) -> dict[str, s
     standings = [report.standing(scenario) for scenario in scenarios]
     return {
         "tests": len(standings),
-        "failures": standings.count(Standing.FAILED),
+        "failures": standings.count(Standing.FAILED) + standings.count(Standing.REGRESSED),
         "errors": standings.count(Standing.ERROR) + standings.count(Standing.INCOMPLETE),
         "skipped": standings.count(Standing.APART),
     }

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from evalfleet.checks.text import one_line
+from scheduler.differences import comparison_lines
 from scheduler.layout import duration, paragraphs
 from scheduler.render import WORDS, evaluation_rates, last_line, scenario_count
 from scheduler.reports.report import Report, Standing, failures
@@ -27,15 +28,17 @@ MOST_TOLD = 20
 MOST_FAILURES = 10
 MOST_OF_A_SENTENCE = 400
 MOST_OF_AN_ANSWER = 1500
+MOST_OF_A_COMPARISON = 20_000
 
 _SIGNS = {
     Standing.PASSED: "✅",
     Standing.FAILED: "❌",
+    Standing.REGRESSED: "📉",
     Standing.ERROR: "💥",
     Standing.INCOMPLETE: "⏳",
     Standing.APART: "➖",
 }
-_ORDER = (Standing.ERROR, Standing.FAILED, Standing.INCOMPLETE)
+_ORDER = (Standing.ERROR, Standing.FAILED, Standing.REGRESSED, Standing.INCOMPLETE)
 _SPECIAL = re.compile(r"[\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_])")
 """What would become something else in a line of GitHub Markdown; a `_` inside a word does not."""
 _LINKING = re.compile(r"(?<!\w)@(?=\w)|(?<=:)//|\bwww\.")
@@ -52,6 +55,9 @@ def markdown(report: Report) -> Iterator[str]:
     if open_ones:
         yield from _table(report, open_ones, words=True)
         yield from _told(report, open_ones)
+    if report.compared is not None:
+        lines = [line.plain for line in comparison_lines(report.compared, None)]
+        yield f"{fenced(chr(10).join(lines), MOST_OF_A_COMPARISON)}\n\n"
     passed = [s for s in summary.scenarios if report.standing(s) is Standing.PASSED]
     if passed:
         yield f"<details><summary>{len(passed):,} passed</summary>\n\n"

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalfleet.artifact import Result
+from evalfleet.checks.comparison import REGRESSED, WEAKER, Pair
 from evalfleet.checks.place import Place
-from evalfleet.checks.scenario import Scenario
+from evalfleet.checks.scenario import Scenario, case_key
 from evalfleet.checks.text import one_line
 from evalfleet.plan import Plan
+from scheduler.changes import Changes
+from scheduler.compare import Compared
 from scheduler.gate import lost
 from scheduler.score import Today
 from scheduler.summary import ScenarioSummary, Summary
@@ -26,17 +29,20 @@ MOST_OF_A_SENTENCE = 2000
 
 class Standing(enum.Enum):
     """PASSED: nothing to do (or flaky, where that is allowed). FAILED and ERROR lose the gate; an error comes first,
-    since whoever broke there is not the agent (S16). INCOMPLETE: attempts are missing and can be resumed (S18). APART:
-    it did not pass and does not gate, because it is in quarantine, or so many attempts may be missing."""
+    since whoever broke there is not the agent (S16). REGRESSED loses it too: it got worse than the baseline, and that
+    counts (S31). INCOMPLETE: attempts are missing, or not recorded yet,
+    and can be resumed (S18). APART: it did not pass and does not gate,
+    because it is in quarantine, or so many attempts may be missing."""
 
     PASSED = "passed"
     FAILED = "failed"
     ERROR = "error"
+    REGRESSED = "regressed"
     INCOMPLETE = "incomplete"
     APART = "apart"
 
 
-GATING = frozenset({Standing.FAILED, Standing.ERROR, Standing.INCOMPLETE})
+GATING = frozenset({Standing.FAILED, Standing.ERROR, Standing.REGRESSED, Standing.INCOMPLETE})
 """What makes the exit code another than 0."""
 
 
@@ -44,7 +50,8 @@ GATING = frozenset({Standing.FAILED, Standing.ERROR, Standing.INCOMPLETE})
 class Report:
     """A result with its evidence. `line(case, scenario, trial)` is the attempt's line as it is judged now, or None;
     `scenario(case, scenario)` what it was judged by. `base_url`: a platform on which runs can be read, or None.
-    `ended`: why the command ended early, in words, or ""."""
+    `ended`: why the command ended early, in words, or "". `changes`: what was judged anew; `compared`: the result
+    beside a baseline."""
 
     summary: Summary
     exit_code: int
@@ -53,22 +60,42 @@ class Report:
     scenario: Callable[[str, str], Scenario]
     allow_flaky: bool = False
     ended: str = ""
+    changes: Changes | None = None
+    compared: Compared | None = None
 
     @property
     def base_url(self) -> str | None:
         return self.plan.target.base_url
 
+    def document(self) -> dict[str, Any]:
+        """The one object of `--json`."""
+        return result_document(self.summary, self.exit_code, self.changes, self.compared)
+
     def standing(self, scenario: ScenarioSummary) -> Standing:
-        if scenario.quarantine is not None:
+        if scenario.quarantine is not None and not scenario.unrecorded:
             return Standing.PASSED if scenario.verdict == "pass" else Standing.APART
+        if scenario.quarantine is not None:
+            return Standing.INCOMPLETE
         if scenario.errors:
             return Standing.ERROR
         allowed = self.summary.missing_allowed
         if lost(scenario, allow_flaky=self.allow_flaky, allow_missing=allowed):
             return Standing.FAILED
+        if self.worse(scenario) is not None:
+            return Standing.REGRESSED
+        if scenario.unrecorded:
+            return Standing.INCOMPLETE
         if scenario.verdict != "incomplete":
             return Standing.PASSED
         return Standing.APART if allowed and scenario.missing else Standing.INCOMPLETE
+
+    def worse(self, scenario: ScenarioSummary) -> Pair | None:
+        """How it got worse than the baseline, where the gate counts that."""
+        if self.compared is None or not self.compared.is_lost:
+            return None
+        key = case_key(scenario.case, scenario.scenario)
+        pairs = self.compared.comparison.pairs
+        return next((pair for pair in pairs if pair.key == key and pair.move in (REGRESSED, WEAKER)), None)
 
     def apart(self, scenario: ScenarioSummary) -> str:
         """Why one that stands apart does."""
@@ -95,6 +122,8 @@ def report_of(
     today: Today | None = None,
     allow_flaky: bool = False,
     ended: str = "",
+    changes: Changes | None = None,
+    compared: Compared | None = None,
 ) -> Report:
     """The report of an artifact. `today` judges its lines anew, as it did for the summary; None: as recorded."""
     planned = {(case.name, p.scenario.id): p.scenario for case in result.plan.cases for p in case.scenarios}
@@ -107,7 +136,16 @@ def report_of(
         judged_by = None if today is None else today.scenario(case, id_)
         return judged_by or planned[case, id_]
 
-    return Report(summary, exit_code, result.plan, line, scenario, allow_flaky, ended)
+    return Report(summary, exit_code, result.plan, line, scenario, allow_flaky, ended, changes, compared)
+
+
+def result_document(
+    summary: Summary, exit_code: int, changes: Changes | None = None, compared: Compared | None = None
+) -> dict[str, Any]:
+    """The one object of `--json`, with what was judged anew and what a baseline says, where that was asked for."""
+    document = summary.document(exit_code)
+    document |= {} if changes is None else {"changes": changes.document()}
+    return document | ({} if compared is None else {"comparison": compared.document()})
 
 
 def failures(scenario: Scenario, line: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
