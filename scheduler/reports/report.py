@@ -30,9 +30,8 @@ MOST_OF_A_SENTENCE = 2000
 class Standing(enum.Enum):
     """PASSED: nothing to do (or flaky, where that is allowed). FAILED and ERROR lose the gate; an error comes first,
     since whoever broke there is not the agent (S16). REGRESSED loses it too: it got worse than the baseline, and that
-    counts (S31). INCOMPLETE: attempts are missing, or not recorded yet,
-    and can be resumed (S18). APART: it did not pass and does not gate,
-    because it is in quarantine, or so many attempts may be missing."""
+    counts (S31). INCOMPLETE: attempts are missing or not recorded yet, and can be resumed (S18). APART: it did not pass
+    and does not gate, because it is in quarantine, or so many attempts may be missing."""
 
     PASSED = "passed"
     FAILED = "failed"
