@@ -128,6 +128,7 @@ class Limits:
 
     `budget`: decimal text in the currency of the usage, over all commands; `max_time`: seconds for each command. When
     one is reached nothing more is begun. None: no such limit. `grade`: graders are asked (else `--no-graders`).
+    `weight`: its part of a fleet's places, beside the weights of the others that want some.
     """
 
     tries: int = 3
@@ -137,6 +138,7 @@ class Limits:
     budget: str | None = None
     max_time: int | None = None
     grade: bool = True
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,7 @@ class Plan:
                 "budget": self.limits.budget,
                 "max_time": self.limits.max_time,
                 "grade": self.limits.grade,
+                "weight": self.limits.weight,
             },
             "scorer": {"id": self.scorer.id, "version": self.scorer.version},
             "infra_codes": list(self.infra_codes),
@@ -379,6 +382,7 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
             budget=limits.get("budget"),
             max_time=limits.get("max_time"),
             grade=limits.get("grade", True),
+            weight=limits.get("weight", 1),
         ),
         scorer=Scorer(document["scorer"]["id"], document["scorer"]["version"]),
         infra_codes=tuple(document["infra_codes"]),

@@ -38,6 +38,9 @@ HEARTBEAT_AGE = Gauge("evalfleet_heartbeat_age_seconds", "Since this worker's la
 # -- moved by a scheduler ---------------------------------------------------------------------------------------------
 REAPED = Counter("evalfleet_claims_reaped_total", "Claims taken back from dead workers")
 IN_FLIGHT = Gauge("evalfleet_in_flight", "Conversations claimed over all workers, by submission", ["submission"])
+WANTED = Gauge(
+    "evalfleet_wanted", "Conversations that would be in flight were there slots enough, by submission", ["submission"]
+)
 WAITING = Gauge("evalfleet_waiting", "Attempts that wait to be graded or recorded, by submission", ["submission"])
 LEFT_OUT = Gauge("evalfleet_left_out", "Conversations and attempts given up, by submission", ["submission"])
 PAUSED = Gauge("evalfleet_paused", "1 while a submission is not fed or not graded, by submission", ["submission"])
@@ -77,7 +80,7 @@ def code_label(code: str) -> str:
 
 def forget_submission(submission: str) -> None:
     """A submission that is not driven here any more has no series."""
-    for metric in (IN_FLIGHT, WAITING, LEFT_OUT, PAUSED, SPEND):
+    for metric in (IN_FLIGHT, WANTED, WAITING, LEFT_OUT, PAUSED, SPEND):
         with contextlib.suppress(KeyError):  # it never had one
             metric.remove(submission)
 

@@ -21,17 +21,29 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-from evalfleet.errors import EvalfleetError, TargetUnreachable
+from evalfleet.errors import EvalfleetError, StorageError, TargetUnreachable
 from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Load, Meta, Progress, Snapshot, Spent
 from evalfleet.plan import Attempt, Conversation, Plan
-from evalfleet.telemetry import IN_FLIGHT, LEFT_OUT, PAUSED, REAPED, SPEND, TARGET_DOWN, TARGET_MOST, WAITING
+from evalfleet.telemetry import (
+    IN_FLIGHT,
+    LEFT_OUT,
+    PAUSED,
+    REAPED,
+    SPEND,
+    TARGET_DOWN,
+    TARGET_MOST,
+    WAITING,
+    WANTED,
+)
 from scheduler.backoff import gave_out, trouble
 from scheduler.budget import notice, why_closed
+from scheduler.share import shares
 
 log = logging.getLogger(__name__)
 
 REAP_EVERY_S = 2.0
 RECONCILE_EVERY_S = 10.0
+SHARE_EVERY_S = 1.0
 LOST_AFTER_MS = 60_000
 """A message that no worker has looked at for this long while the queue is moving counts as lost."""
 TICK_S = 0.5
@@ -104,6 +116,9 @@ class Dispatcher:
         self._queued: set[Conversation] = set()
         self._reap_at = 0.0
         self._reconcile_at = 0.0
+        self._share_at = 0.0
+        self._share = 1
+        self._target_most: int | None = None
         self._moved_at = clock()
         self._seen: tuple[int, int, int] | None = None
         self._deadline: int | None = None
@@ -149,15 +164,16 @@ class Dispatcher:
             spent = self.ledger.spent(sub)
             SPEND.labels(sub).set(spent.amount / 1e9)
             self.odd = notice(meta.budget, spent)
-            if self.target_limit is not None:
-                self.ledger.set_target_limit(self.plan.target.name, self.target_limit)
         load = self.ledger.load(sub)
         self._measure(load, meta)
+        if now >= self._share_at or load.target.most != self._target_most:
+            self._share_at, self._target_most = now + SHARE_EVERY_S, load.target.most
+            self._compete(load, meta)
         if load.target.since_ms > 1000 * self.plan.limits.stall and not meta.paused:
             self.ledger.end(sub, "stopped", gave_out(self.plan.target.name, load.target), "target_down")
             return None
         if not meta.paused and not load.grace:  # a message would be dropped by its claim, and fed again
-            room = load.most - load.claimed - load.published
+            room = min(load.most, self._share) - load.claimed - load.published
             if load.target.room is not None:
                 room = min(room, load.target.room - load.published)
             self._feed(room, load.waiting, meta.concurrency)
@@ -168,6 +184,21 @@ class Dispatcher:
             return None
         self._watch_for_stall(load.claimed, load.published, load.waiting, meta)
         return None
+
+    def _compete(self, load: Load, meta: Meta) -> None:
+        """Its share of the fleet's places. What it has under way it wants anyway, more only while it may begin more."""
+        under_way = load.claimed + load.published
+        feeds = not (meta.paused or load.closed or load.waiting >= 2 * meta.concurrency)
+        want = max(under_way, min(load.most, under_way + len(self.queue))) if feeds else under_way
+        WANTED.labels(self.plan.id).set(want)
+        try:
+            if self.target_limit is not None:
+                self.ledger.set_target_limit(self.plan.target.name, self.target_limit)
+            found = shares(self.ledger.slots(), self.ledger.compete(self.plan.id, want))
+        except StorageError as full:  # what it has said before counts for a while, and so does its share
+            log.warning("%s does not compete: %s", self.plan.id, full)
+            return
+        self._share = max(1, found.get(self.plan.id, 1))
 
     def _measure(self, load: Load, meta: Meta) -> None:
         name, target = self.plan.target.name, load.target

@@ -27,6 +27,7 @@ from scheduler.plan import build_plan
 from scheduler.select import DRAFT, Selection, select
 from scheduler.validate import Validation, validate
 
+MOST_WEIGHT = 100
 DRAFTS_FILE = "--scenarios"
 """How places in drafts are named: they are no file of the tree."""
 
@@ -94,6 +95,7 @@ def prepare(
     baseline: str | None = None,
     fail_on: FailOn | None = None,
     no_graders: bool = False,
+    weight: int | None = None,
 ) -> Prepared:
     """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong.
 
@@ -105,6 +107,10 @@ def prepare(
     settings = Settings.from_env(environment)
     limits = Limits(settings.tries, settings.losses, settings.stall, settings.queued)
     limits = replace(with_limits(limits, budget, max_time), grade=not no_graders)
+    if weight is not None:
+        if not 1 <= weight <= MOST_WEIGHT:
+            raise UsageError(f"--weight must be a whole number from 1 to {MOST_WEIGHT}, not {weight}")
+        limits = replace(limits, weight=weight)
     if concurrency is not None and concurrency < 1:
         raise UsageError(f"--concurrency must be a whole number from 1, not {concurrency}")
     found = check(

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from evalfleet.ledger.broker import GRACE_MS, connect
 from evalfleet.ledger.claims import Claimed, Claims
-from evalfleet.ledger.feeding import Feeding, Load, Progress, Snapshot
+from evalfleet.ledger.feeding import Competitor, Feeding, Load, Progress, Snapshot
 from evalfleet.ledger.grading import JUDGE_PAUSE_MS, JUDGE_ROW, Grading, JudgeRow
 from evalfleet.ledger.liveness import HEARTBEAT_PX, Hold, Liveness
 from evalfleet.ledger.records import Records
@@ -41,9 +41,8 @@ from evalfleet.ledger.submissions import ENDED_TTL_S, FAULT, Meta, Submissions
 from evalfleet.ledger.targets import Target, Targets
 
 __all__ = [
-    "ENDED_TTL_S", "FAULT", "GRACE_MS", "HEARTBEAT_PX", "JUDGE_PAUSE_MS", "JUDGE_ROW", "MIXED", "Claimed", "Hold",
-    "JudgeRow", "Ledger", "Load", "Meta", "Progress", "Reading", "Snapshot", "Spent", "Target",
-    "connect",
+    "ENDED_TTL_S", "FAULT", "GRACE_MS", "HEARTBEAT_PX", "JUDGE_PAUSE_MS", "JUDGE_ROW", "MIXED", "Claimed", "Competitor",
+    "Hold", "JudgeRow", "Ledger", "Load", "Meta", "Progress", "Reading", "Snapshot", "Spent", "Target", "connect",
 ]  # fmt: skip
 
 

@@ -11,6 +11,9 @@ from evalfleet.ledger.spending import SPENT, Spent
 from evalfleet.ledger.targets import Target
 from evalfleet.plan import Conversation
 
+WANT_COUNTS_MS = 10_000
+"""A submission whose dispatcher has said nothing for so long competes for nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -41,6 +44,18 @@ class Load:
     closed: str = ""
     """The code of what keeps any further conversation from being begun: `max_time`, `budget`…; "" if nothing does."""
     target: Target = field(default_factory=Target)
+
+
+@dataclass(frozen=True, slots=True)
+class Competitor:
+    """A submission that wants `want` places of the fleet. `target_most`: runs that may be open on its target, over all
+    submissions; None: any number."""
+
+    submission: str
+    target: str
+    weight: int
+    want: int
+    target_most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +102,16 @@ class Feeding(Broker):
                 cut_ms,
             ),
         )
+
+    @guarded
+    def compete(self, submission: str, want: int) -> list[Competitor]:
+        """Say how many places this submission wants; all that want some, itself included."""
+        answer = self._scripts["compete"](keys=self._keys(submission, "meta"), args=[want, self.prefix, WANT_COUNTS_MS])
+        rows = zip(*(iter(cast(list[Any], answer)),) * 5, strict=True)
+        return [
+            Competitor(name.decode(), target.decode(), int(weight), int(wants), None if most < 0 else most)
+            for name, target, weight, wants, most in rows
+        ]
 
     @guarded
     def publish(self, submission: str, conversations: Sequence[Conversation]) -> None:

@@ -55,6 +55,11 @@ class Liveness(Broker):
         return found
 
     @guarded
+    def slots(self) -> int:
+        """How many conversations all living workers together can play at once."""
+        return sum(int(w.get("slots", 0)) for w in self.workers() if "run" in str(w.get("queues", "")).split(","))
+
+    @guarded
     def reap(self, submission: str, most_losses: int) -> list[str]:
         """Take back what dead workers held; answers the conversations and attempts taken."""
         reason = orjson.dumps(entry(f"{most_losses} workers died while they worked on it", "worker_lost"))

@@ -84,7 +84,7 @@ class Submissions(Broker):
             running = pipe.hget(meta, "state") == b"running" and bool(pipe.sismember(f"{self.prefix}subs", sub))
             known = int(pipe.hget(meta, "spent") or 0)
             pipe.multi()
-            pipe.hset(meta, mapping={"state": "running", "concurrency": plan.concurrency, "target": plan.target.name})
+            pipe.hset(meta, mapping=standing)
             pipe.hdel(meta, "budget", "deadline")
             if limits:
                 pipe.hset(meta, mapping=limits)
@@ -111,6 +111,12 @@ class Submissions(Broker):
             return True
 
         now = self.now_ms()
+        standing: dict[str, str | int] = {
+            "state": "running",
+            "concurrency": plan.concurrency,
+            "weight": plan.limits.weight,
+            "target": plan.target.name,
+        }
         limits: dict[str, int] = {}
         if plan.limits.budget is not None:
             limits["budget"] = billionths(plan.limits.budget) or 0

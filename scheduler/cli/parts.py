@@ -32,6 +32,7 @@ from scheduler.cli.flags import (
     Tree,
     Trials,
     Verbose,
+    whole,
 )
 from scheduler.cli.output import (
     deliver,
@@ -76,6 +77,17 @@ def submit(
     trials: Trials = None,
     timeout: Timeout = None,
     deselect: Deselect = None,
+    weight: Annotated[
+        int | None,
+        typer.Option(
+            "--weight",
+            envvar="EVALFLEET_WEIGHT",
+            help="Its part of the workers' slots, beside the weights of other submissions.",
+            show_default="1",
+            parser=whole,
+            metavar="N",
+        ),
+    ] = None,
     budget: Budget = None,
     max_time: MaxTime = None,
     state: State = None,
@@ -106,6 +118,7 @@ def submit(
         commit=commit,
         budget=budget,
         max_time=max_time,
+        weight=weight,
         by_ast=True,
         server=None if target else settings.require_base_url(),
     )
