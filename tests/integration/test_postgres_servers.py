@@ -166,8 +166,8 @@ async def test_a_server_that_was_deaf_and_then_could_not_read_catches_up_later(
     run = await begun(pair.one, pair.gate_one)
     stream, there = await watch(pair.two, run["id"], 4)
     await asyncio.wait_for(there.wait(), TIMEOUT)
-    keeper = pair.two.stack.keeper
-    look, failed = keeper._look_at, asyncio.Event()
+    keeper, heard = pair.two.stack.keeper, pair.two.stack.services.streams.heard
+    look, failed, over = keeper._look_at, asyncio.Event(), asyncio.Event()
 
     async def refused(run_ids: Sequence[str]) -> None:
         if run_ids and not failed.is_set():
@@ -175,10 +175,19 @@ async def test_a_server_that_was_deaf_and_then_could_not_read_catches_up_later(
             raise StorageError("the database is not there yet")
         await look(run_ids)
 
+    def deaf(run_id: str, last: int, *, over_there: bool) -> None:
+        if over.is_set():
+            heard(run_id, last, over=over_there)
+
     monkeypatch.setattr(keeper, "_look_at", refused)
+    monkeypatch.setattr(
+        pair.two.stack.services.streams, "heard", lambda run_id, last, *, over: deaf(run_id, last, over_there=over)
+    )
     await asyncio.to_thread(end_connections, schema, "query LIKE 'LISTEN%'")
     pair.gate_one.go.set()
     await asyncio.wait_for(failed.wait(), TIMEOUT)
+    await pair.one.stream(run["id"])
+    over.set()  # from now on it would hear, and there is nothing more to be heard
     assert states(await asyncio.wait_for(stream, 12)) == ["running", "succeeded"]
 
 
