@@ -106,13 +106,13 @@ def file_digests(config: TreeConfig, selection: Selection, version: TreeVersion)
     """The files that a pin's parts come from, so that a change can be named: case files by what they say (comments
     don't count), grader files, and the harness files that differ from git HEAD (all of them without git)."""
     files = dict(version.changed)
-    said: dict[str, list[Any]] = {}
+    said: dict[str, list[str]] = {}
     for case in selection.cases:
         chosen = [s.id for s in case.scenarios if case_key(case.name, s.id) in selection.chosen]
-        content = [[scenario.content() for scenario in case.scenarios], chosen]
+        content = digest([[[scenario.content(), scenario.given] for scenario in case.scenarios], chosen])
         for file in {case.file, *(s.place.file for s in case.scenarios)}:  # rows may stand beside their suite's file
             said.setdefault(file, []).append(content)
-    files |= {file: digest(contents) for file, contents in said.items()}
+    files |= {file: digest(sorted(contents)) for file, contents in said.items()}
     folder = config.root / GRADERS_FOLDER
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         if path.is_file() and "__pycache__" not in path.parts:

@@ -188,3 +188,33 @@ def test_a_grader_that_raises_is_an_error_with_its_line(tree: Tree) -> None:
     tree.run("eval").check(1, "ValueError: no such room", "evals/graders/quality.py, line 8")
     (broken,) = tree.summary()["scenarios"]
     assert (broken["verdict"], broken["errors"]) == ("fail", 1)
+
+
+# --- suites of rows -------------------------------------------------------------------------------------------------
+
+
+def test_a_suite_is_played_row_by_row_and_goes_on_when_its_rows_have_moved(tree: Tree) -> None:
+    """Each row has a chat of its own; the same command finishes what was stopped (S34), however the rows lie then."""
+    suites = tree.root / "evals/suites"
+    suites.mkdir()
+    rows = [f'{{"key": "{word}", "input": "say {word}", "expected": "{word}"}}\n' for word in ("one", "two", "three")]
+    wrong = '{"key": "wrong", "input": "say yes", "expected": "no"}\n'
+    (suites / "words.yaml").write_text("rows: words.jsonl\nexpect:\n  - final_answer_contains: ${expected}\n")
+    (suites / "words.jsonl").write_text("".join([wrong, *rows]))
+    tree.run("validate", "--suite", "evals/suites/words.yaml").check(0, "4 scenarios: ready to run")
+    asked = ("eval", "--suite", "evals/suites/words.yaml", "-j", "1")
+    tree.run(*asked, "-x").check(1)
+    before = tree.started()
+    assert before < 4
+    (suites / "words.jsonl").write_text("".join([*reversed(rows), wrong]))
+    done = tree.run(*asked, "--json").check(1, "resuming sub_").document()
+    assert {row["scenario"]: row["verdict"] for row in done["scenarios"]} == {
+        "wrong": "fail", "one": "pass", "two": "pass", "three": "pass",
+    }  # fmt: skip
+    assert tree.started() == 4, "nothing was played twice"
+    assert len({call[2] for call in tree.calls()}) == 4, "a chat for each row"
+    tree.run("show").check(0, "row      evals/suites/words.jsonl:1", "words/wrong", 'does not contain "no"')
+    (listed,) = json.loads(tree.run("list", "--json").check(0).out)["submissions"]
+    assert listed["select"][:2] == ["--suite", "evals/suites/words.yaml"]
+    (suites / "words.yaml").write_text("rows: words.jsonl\nexpect:\n  - no_error: true\n")
+    tree.run("score", tree.artifact().name).check(0, "was FAIL")
