@@ -83,8 +83,7 @@ class _Page:
             front = (" " * indent + label).ljust(column) if index == 0 else " " * column
             if len(front) > column or (index == 0 and len(label) >= _LABEL):
                 front = " " * indent + label + "  "
-            line = Text(front, style if index == 0 else "")
-            line.append(part)
+            line = Text().append(front, style if index == 0 else "").append(part)
             line.rstrip()
             yield line
 
@@ -95,7 +94,7 @@ class _Page:
 
 def _head(page: _Page, line: Mapping[str, Any], trials: int | None, trial: Trial | None) -> Iterator[Text]:
     of = f" of {trials}" if trials else ""
-    title = Text(f"{clean(line['case'])}/{clean(line['scenario'])}  trial {line['trial']}{of}  ", "bold")
+    title = Text().append(f"{clean(line['case'])}/{clean(line['scenario'])}  trial {line['trial']}{of}  ", "bold")
     if line.get("context"):
         title.append("context: played, never scored", "dim")
     else:
@@ -115,7 +114,7 @@ def _head(page: _Page, line: Mapping[str, Any], trials: int | None, trial: Trial
 
 def _turn(page: _Page, trial: Trial, number: int) -> Iterator[Text]:
     turn = trial.turns[number]
-    heading = Text(f"turn {number + 1}", "bold")
+    heading = Text().append(f"turn {number + 1}", "bold")
     heading.append(f"  {clean(turn.status)}  {clean(turn.run_id)}", "dim")
     yield heading
     yield from page.entry("user", turn.user)

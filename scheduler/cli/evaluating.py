@@ -45,6 +45,7 @@ from scheduler.cli.output import (
     deliver,
     drafts_of,
     log_level,
+    mark_problems,
     options_of,
     prepared_of,
     print_result,
@@ -174,6 +175,7 @@ def validate(
         tell(json.dumps(found.document(), ensure_ascii=False))
     else:
         tell(found.render())
+    mark_problems(found.problems, found.root)
     return 0 if found.ok else 2
 
 

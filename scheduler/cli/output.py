@@ -8,13 +8,13 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
 
-from evalfleet.errors import EvalfleetError, OurFault, StorageError, UsageError
+from evalfleet.errors import CaseFilesInvalid, EvalfleetError, OurFault, StorageError, UsageError
 
 if TYPE_CHECKING:
     from scheduler.changes import Changes
@@ -37,6 +37,8 @@ def command(body: Callable[P, int | None]) -> Callable[P, None]:
             code = body(*args, **kwargs) or 0
         except EvalfleetError as error:
             say(f"evalfleet: {error.message}")
+            if isinstance(error, CaseFilesInvalid):
+                mark_problems(error.problems, tree_of(kwargs.get("tree")))
             code = error.exit_code
         except typer.Exit:
             raise
@@ -50,6 +52,24 @@ def command(body: Callable[P, int | None]) -> Callable[P, None]:
         raise typer.Exit(code)
 
     return run
+
+
+def tree_of(tree: object) -> Path | None:
+    """The root of the tree that `--tree` or the working folder means; None if there is none."""
+    from evalfleet.tree import find_tree
+
+    with contextlib.suppress(EvalfleetError):
+        return find_tree(tree if isinstance(tree, Path) else Path.cwd())
+    return None
+
+
+def mark_problems(problems: Sequence[object], root: Path | None) -> None:
+    """In GitHub Actions: show each problem of a case file at its line."""
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        from scheduler.reports import github
+
+        for line in github.problem_commands(problems, root, os.environ):
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - never wrapped: GitHub reads it
 
 
 def tell(text: str) -> None:

@@ -9,12 +9,12 @@ of any, and a notice says how many there are.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from pathlib import Path
 
-from evalfleet.checks.place import Place
+from evalfleet.checks.place import CaseProblem, Place
 from evalfleet.checks.text import one_line
 from evalfleet.errors import StorageError
 from scheduler.reports.markdown import markdown
@@ -66,6 +66,19 @@ def commands(report: Report, root: Path | None, environment: Mapping[str, str]) 
             f"{more} more failures are not shown here: GitHub shows {MOST} of a step. {len(open_ones)} scenarios did "
         )
         yield f"::notice title=evalfleet::{_data(text + f'not pass; {report.summary.artifact} has all of them')}"
+
+
+def problem_commands(problems: Sequence[object], root: Path | None, environment: Mapping[str, str]) -> Iterator[str]:
+    """The same for case files that are refused: each problem at its character. What has no place in a case file is told
+    by the message alone."""
+    placed = [problem for problem in problems if isinstance(problem, CaseProblem)]
+    for problem in placed[:MOST]:
+        place = problem.place
+        message = one_line(f"{problem.message}; {problem.hint}".removesuffix("; "), MOST_OF_A_SENTENCE)
+        yield Annotation("case file", message, _file(place, root, environment), place.line, place.column).command()
+    if len(placed) > MOST:
+        more = len(placed) - MOST
+        yield f"::notice title=evalfleet::{more} more problems are not shown here; the log has all of them"
 
 
 def step_summary(report: Report, environment: Mapping[str, str]) -> None:

@@ -80,6 +80,16 @@ def test_reports_stand_beside_a_stdout_that_holds_the_result_alone(tree: Tree, t
     assert json.loads((tree.root / "shown.json").read_text()) == document
 
 
+@pytest.mark.parametrize("command", ["eval", "validate"])
+def test_a_refused_case_file_is_marked_at_its_line(tree: Tree, command: str) -> None:
+    tree.case("talk", CASE.replace("no_error", "no_eror"))
+    actions = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(tree.root.parent)}
+    done = tree.run(command, environment=actions).check(2)
+    marks = [line for line in done.err.splitlines() if line.startswith("::")]
+    where = f"file={tree.root.name}/evals/cases/talk.yaml,line=7,col=9,title=case file"
+    assert [mark.partition("::unknown")[0] for mark in marks] == [f"::error {where}"]
+
+
 def test_b13_what_cannot_be_written_is_found_before_anything_runs(tree: Tree) -> None:
     tree.case("talk", CASE)
     (tree.root / "file").touch()

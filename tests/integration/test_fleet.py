@@ -9,6 +9,7 @@ import signal
 import time
 from pathlib import Path
 from typing import cast
+from xml.etree import ElementTree
 
 import pytest
 import redis
@@ -45,6 +46,12 @@ def test_a_fleet_says_what_one_machine_says_though_a_worker_is_killed(
 
     assert results_of(document) == results_of(json.loads(expected.stdout))
     assert code == expected.returncode == 1
+    outputs = [str(tmp_path / name) for name in ("r.json", "r.junit.xml")]
+    again = fleet.run("watch", submission, "-o", outputs[0], "-o", outputs[1])
+    assert again.returncode == 1, again.stderr
+    assert json.loads(Path(outputs[0]).read_text()) == document
+    junit = ElementTree.parse(outputs[1]).getroot()
+    assert int(junit.attrib["tests"]) == len(document["scenarios"])
     assert [e["status"] for e in document["evaluations"]] == ["completed", "completed"]
     assert sum(s["passed"] + s["failed"] for s in document["scenarios"]) == ATTEMPTS
     assert len(calls(shared)) == CALLS, "a run that a dead worker began is found again, not paid again"

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
+from evalfleet.checks.place import CaseProblem, Place
 from evalfleet.errors import StorageError
 from scheduler.layout import write_lines
 from scheduler.reports import Report
-from scheduler.reports.github import MOST, Annotation, commands, step_summary
+from scheduler.reports.github import MOST, Annotation, commands, problem_commands, step_summary
 from tests.scheduler.reports.making import asked, errored, every_kind, failed, made
 
 _COMMAND = re.compile(r"::(error|warning|notice) (.*?)::(.*)")
@@ -109,6 +110,22 @@ def test_many_scenarios_are_not_all_read(tmp_path: Path) -> None:
     found = told(replace(report, line=counting))  # type: ignore[arg-type]
     assert len(read) == 200
     assert found[-1][2].startswith("490 more failures")
+
+
+def test_a_refused_case_file_is_marked_at_the_character(tmp_path: Path) -> None:
+    (tmp_path / "tone.yaml").touch()
+    problems: list[object] = [
+        CaseProblem(Place("tone.yaml", n, 7), f'unknown key "user{n}"', "a line", "did you mean user?")
+        for n in range(12)
+    ]
+    found = [parsed(text) for text in problem_commands([*problems, "no place"], tmp_path, {})]
+    assert found[0] == (
+        "error",
+        {"file": "tone.yaml", "line": "0", "col": "7", "title": "case file"},
+        'unknown key "user0"; did you mean user?',
+    )
+    assert [kind for kind, _, _ in found] == [*["error"] * MOST, "notice"]
+    assert found[-1][2] == "2 more problems are not shown here; the log has all of them"
 
 
 class TestThePath:
