@@ -200,7 +200,8 @@ class Player:
                 if nothing.final:
                     return self._gave_up(nothing.reason, nothing.code)
                 if self._is_last(number):
-                    return self._gave_up(f"{nothing.reason} ({number + 1} tries)", nothing.code)
+                    tries = "1 try" if number == 0 else f"{number + 1} tries"
+                    return self._gave_up(f"{nothing.reason} ({tries})", nothing.code)
             number += 1
         return None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +26,27 @@ from evalfleet.checks import (
     judge,
     leave_out,
     meaning_of,
+    read_trial,
     spent_seconds,
 )
-from tests.checks.trials import run, trial_with
+from tests.checks.trials import calls, run, says, trial_with
 
 JOURNALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "journals.json").read_text())
 
 
+CONVERSATIONS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "worker" / "data" / "conversations.json").read_text()
+)
+
+
 def recorded(turn: dict[str, Any]) -> TurnRecord:
+    """A row's turn as the wire has it. A message is an assistant's text, or a call [id, name, args]."""
     turn = dict(turn)
-    events, seconds = turn.pop("events", []), turn.pop("seconds", 1)
-    return TurnRecord("hi", run(turn.pop("status"), seconds=seconds, **turn), (), (), events)
+    events, seconds, outputs = turn.pop("events", []), turn.pop("seconds", 1), turn.pop("outputs", [])
+    messages = [
+        says(message) if isinstance(message, str) else calls(tuple(message)) for message in turn.pop("messages", [])
+    ]
+    return TurnRecord("hi", run(turn.pop("status", "succeeded"), seconds=seconds, **turn), messages, outputs, events)
 
 
 @pytest.mark.parametrize("row", JOURNALS, ids=[row["id"] for row in JOURNALS])
@@ -51,6 +63,26 @@ def test_a_terminal_run_means_one_thing(row: dict[str, Any]) -> None:
     assert meaning.reason == row.get("reason", meaning.reason)
     assert meaning.code == row.get("code", meaning.code)
     assert RunMeaning.from_json(json.loads(json.dumps(meaning.to_json()))) == meaning
+    if "again" in row:
+        assert (meaning.meaning is Meaning.NO_RESULT or meaning.retryable_agent) is row["again"]
+    trial = read_trial(turns, not_played=row.get("not_played"))
+    if "answer" in row:
+        assert trial.final_answer == row["answer"]
+    if "calls" in row:
+        assert [[call.run_id, call.name, call.args] for call in trial.tool_calls] == row["calls"]
+    if "expect" not in row:
+        return
+    answers = [GraderAnswer.from_json(answer) for answer in row.get("answers", ())]
+    judgement = judge(scenario(*row["expect"]), trial, meaning, answers)
+    assert judgement.outcome == row["outcome"]
+    assert judgement.reason == row.get("said", judgement.reason)
+    assert judgement.verdict == row.get("verdict", judgement.verdict)
+
+
+def test_every_rule_on_trials_and_outcomes_has_rows() -> None:
+    """S8–S17: here what a journal means, in tests/worker/data what a conversation comes to."""
+    rules = Counter(found for row in (*JOURNALS, *CONVERSATIONS) for found in re.findall(r"^S(\d+):", row["id"]))
+    assert {number for number in map(str, range(8, 18)) if rules[number] < (1 if number == "10" else 2)} == set()
 
 
 def test_the_codes_that_stop_everything_are_infrastructure() -> None:
