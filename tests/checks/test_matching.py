@@ -165,146 +165,228 @@ def test_a_hook_has_to_do_its_work(hooks: list[HookCall], asked: dict[str, str],
     assert said in finding.sentence
 
 
-@pytest.mark.parametrize(
-    ("document", "trial", "passed", "sentence"),
-    [
-        pytest.param(
-            {"final_answer_contains": "Paris"},
-            trial_with(answer="It is paris."),
-            False,
-            'the final answer does not contain "Paris"; it is "It is paris." (it matches but for letter case)',
-            id="letter case",
-        ),
-        pytest.param(
-            {"final_answer_contains": "café"},
-            trial_with(answer="cafe\u0301"),
-            False,
-            'the final answer does not contain "café"; it is "cafe\u0301" '
-            "(it matches but for the Unicode form: one side is composed (NFC), the other is not)",
-            id="Unicode form",
-        ),
-        pytest.param(
-            {"final_answer_contains": "two words"},
-            trial_with(answer="two\n  words"),
-            False,
-            'the final answer does not contain "two words"; it is "two\\n  words" '
-            "(it matches but for white space or line breaks)",
-            id="white space",
-        ),
-        pytest.param(
-            {"final_answer_contains": "Paris"},
-            trial_with(answer="It is Paris."),
-            True,
-            'the final answer contains "Paris"',
-            id="contains",
-        ),
-        pytest.param(
-            {"final_answer_contains": "x"},
-            trial_with(answer=""),
-            False,
-            'the final answer does not contain "x"; it is empty',
-            id="empty",
-        ),
-        pytest.param(
-            {"final_answer_not_contains": "sorry"},
-            trial_with(answer="I am sorry, no."),
-            False,
-            'the final answer contains "sorry", at character 6: "I am sorry, no."',
-            id="not contains",
-        ),
-        pytest.param(
-            {"final_answer_max_chars": 3},
-            trial_with(answer="日本語x"),
-            False,
-            'the final answer has 4 characters, and at most 3 are allowed; it is "日本語x"',
-            id="too long",
-        ),
-        pytest.param(
-            {"final_answer_max_chars": 3},
-            trial_with(answer="日本語"),
-            True,
-            "the final answer has 3 characters, at most 3 allowed",
-            id="characters are code points",
-        ),
-        pytest.param(
-            {"tool_called": {"name": "t"}}, trial_with(made=[("t", {})]), True, '"t" was called once', id="called"
-        ),
-        pytest.param(
-            {"tool_called": {"name": "shell__run"}},
-            trial_with(made=[("shell_run", {})]),
-            False,
-            '"shell__run" was never called; "shell_run" was, which is another name',
-            id="near name",
-        ),
-        pytest.param(
-            {"tool_called": {"name": "t", "args": {"city": "Oslo", "n": 1}}},
-            trial_with(made=[("t", {"city": "oslo", "n": 1}), ("t", {"city": "Oslo", "n": True}), ("t", None)]),
-            False,
-            '"t" was never called with {"city":"Oslo","n":1}; it was called with '
-            '{"city":"oslo","n":1} (city is "oslo", not "Oslo" (it matches but for letter case)); '
-            '{"city":"Oslo","n":true} (n is true, not 1); null (city is not there)',
-            id="other arguments",
-        ),
-        pytest.param(
-            {"tool_not_called": {"name": "rm"}}, trial_with(), True, '"rm" was never called', id="never called"
-        ),
-        pytest.param(
-            {"tool_not_called": {"name": "rm"}},
-            trial_with(made=[("rm", {})]),
-            False,
-            '"rm" was called once, and it was not to be called',
-            id="called after all",
-        ),
-        pytest.param(
-            {"min_tool_calls": {"name": "t", "count": 2}},
-            trial_with(made=[("t", {})]),
-            False,
-            '"t" was called once, and at least 2 were wanted',
-            id="too few",
-        ),
-        pytest.param(
-            {"min_tool_calls": {"name": "t", "count": 1}},
-            trial_with(),
-            False,
-            '"t" was never called, and at least 1 was wanted; no tool was called',
-            id="none at all",
-        ),
-        pytest.param(
-            {"max_tool_calls": {"name": "t", "count": 0}},
-            trial_with(),
-            True,
-            '"t" was never called (at most 0 allowed)',
-            id="at most none",
-        ),
-        pytest.param({"no_error": True}, trial_with(), True, "every turn succeeded", id="no error"),
-        pytest.param(
-            {"no_error": True},
-            trial_with(error="the run failed: agent_exit: exit status 3"),
-            False,
-            "the run failed: agent_exit: exit status 3",
-            id="an error",
-        ),
-        pytest.param(
-            {"no_error": True},
-            trial_with(not_played="not played: a ended the conversation: the run failed"),
-            False,
-            "not played: a ended the conversation: the run failed",
-            id="not played",
-        ),
-        pytest.param(
-            {"result_contains": {"name": "t", "substring": "ok"}},
-            trial_with(made=[("t", {}, "OK"), ("t", {}, None)]),
-            False,
-            'no result of "t" contains "ok"; it gave "OK"; "null" (it matches but for letter case)',
-            id="result, letter case",
-        ),
-    ],
-)
+SENTENCES = [
+    pytest.param(
+        {"final_answer_contains": "Paris"},
+        trial_with(answer="It is paris."),
+        False,
+        'the final answer does not contain "Paris"; it is "It is paris." (it matches but for letter case)',
+        id="letter case",
+    ),
+    pytest.param(
+        {"final_answer_contains": "café"},
+        trial_with(answer="cafe\u0301"),
+        False,
+        'the final answer does not contain "café"; it is "cafe\u0301" '
+        "(it matches but for the Unicode form: one side is composed (NFC), the other is not)",
+        id="Unicode form",
+    ),
+    pytest.param(
+        {"final_answer_contains": "two words"},
+        trial_with(answer="two\n  words"),
+        False,
+        'the final answer does not contain "two words"; it is "two\\n  words" '
+        "(it matches but for white space or line breaks)",
+        id="white space",
+    ),
+    pytest.param(
+        {"final_answer_contains": "Paris"},
+        trial_with(answer="It is Paris."),
+        True,
+        'the final answer contains "Paris"',
+        id="contains",
+    ),
+    pytest.param(
+        {"final_answer_contains": "x"},
+        trial_with(answer=""),
+        False,
+        'the final answer does not contain "x"; it is empty',
+        id="empty",
+    ),
+    pytest.param(
+        {"final_answer_not_contains": "sorry"},
+        trial_with(answer="I am sorry, no."),
+        False,
+        'the final answer contains "sorry", at character 6: "I am sorry, no."',
+        id="not contains",
+    ),
+    pytest.param(
+        {"final_answer_max_chars": 3},
+        trial_with(answer="日本語x"),
+        False,
+        'the final answer has 4 characters, and at most 3 are allowed; it is "日本語x"',
+        id="too long",
+    ),
+    pytest.param(
+        {"final_answer_max_chars": 3},
+        trial_with(answer="日本語"),
+        True,
+        "the final answer has 3 characters, at most 3 allowed",
+        id="characters are code points",
+    ),
+    pytest.param(
+        {"tool_called": {"name": "t"}}, trial_with(made=[("t", {})]), True, '"t" was called once', id="called"
+    ),
+    pytest.param(
+        {"tool_called": {"name": "shell__run"}},
+        trial_with(made=[("shell_run", {})]),
+        False,
+        '"shell__run" was never called; "shell_run" was, which is another name',
+        id="near name",
+    ),
+    pytest.param(
+        {"tool_called": {"name": "t", "args": {"city": "Oslo", "n": 1}}},
+        trial_with(made=[("t", {"city": "oslo", "n": 1}), ("t", {"city": "Oslo", "n": True}), ("t", None)]),
+        False,
+        '"t" was never called with {"city":"Oslo","n":1}; it was called with '
+        '{"city":"oslo","n":1} (city is "oslo", not "Oslo" (it matches but for letter case)); '
+        '{"city":"Oslo","n":true} (n is true, not 1); null (city is not there)',
+        id="other arguments",
+    ),
+    pytest.param({"tool_not_called": {"name": "rm"}}, trial_with(), True, '"rm" was never called', id="never called"),
+    pytest.param(
+        {"tool_not_called": {"name": "rm"}},
+        trial_with(made=[("rm", {})]),
+        False,
+        '"rm" was called once, and it was not to be called',
+        id="called after all",
+    ),
+    pytest.param(
+        {"min_tool_calls": {"name": "t", "count": 2}},
+        trial_with(made=[("t", {})]),
+        False,
+        '"t" was called once, and at least 2 were wanted',
+        id="too few",
+    ),
+    pytest.param(
+        {"min_tool_calls": {"name": "t", "count": 1}},
+        trial_with(),
+        False,
+        '"t" was never called, and at least 1 was wanted; no tool was called',
+        id="none at all",
+    ),
+    pytest.param(
+        {"max_tool_calls": {"name": "t", "count": 0}},
+        trial_with(),
+        True,
+        '"t" was never called (at most 0 allowed)',
+        id="at most none",
+    ),
+    pytest.param({"no_error": True}, trial_with(), True, "every turn succeeded", id="no error"),
+    pytest.param(
+        {"no_error": True},
+        trial_with(error="the run failed: agent_exit: exit status 3"),
+        False,
+        "the run failed: agent_exit: exit status 3",
+        id="an error",
+    ),
+    pytest.param(
+        {"no_error": True},
+        trial_with(not_played="not played: a ended the conversation: the run failed"),
+        False,
+        "not played: a ended the conversation: the run failed",
+        id="not played",
+    ),
+    pytest.param(
+        {"result_contains": {"name": "t", "substring": "ok"}},
+        trial_with(made=[("t", {}, "OK"), ("t", {}, None)]),
+        False,
+        'no result of "t" contains "ok"; it gave "OK"; "null" (it matches but for letter case)',
+        id="result, letter case",
+    ),
+    pytest.param(
+        {"tool_order": {"first": "a", "then": "b"}},
+        trial_with(made=[("a", {}), ("b", {})]),
+        True,
+        '"a" was called before "b"',
+        id="in order",
+    ),
+    pytest.param(
+        {"tool_order": {"first": "a", "then": "b"}},
+        trial_with(made=[("b", {}), ("a", {})]),
+        False,
+        '"b" was called before "a"',
+        id="out of order",
+    ),
+    pytest.param(
+        {"tool_order": {"first": "a", "then": "b"}},
+        trial_with(made=[("a", {})]),
+        False,
+        '"b" was never called; called were "a"',
+        id="only the first",
+    ),
+    pytest.param(
+        {"min_tool_calls": {"name": "t", "count": 2}},
+        trial_with(made=[("t", {})] * 3),
+        True,
+        '"t" was called 3 times (at least 2 wanted)',
+        id="enough",
+    ),
+    pytest.param(
+        {"max_tool_calls": {"name": "t", "count": 1}},
+        trial_with(made=[("t", {})] * 3),
+        False,
+        '"t" was called 3 times, and at most 1 was wanted',
+        id="too many",
+    ),
+    pytest.param(
+        {"result_contains": {"name": "t", "substring": "ok"}},
+        trial_with(made=[("t", {}, "all ok")]),
+        True,
+        'a result of "t" contains "ok"',
+        id="result",
+    ),
+    pytest.param(
+        {"result_contains": {"name": "t", "substring": "ok"}},
+        trial_with(made=[("t", {})]),
+        False,
+        'no result of "t" arrived; "t" was called once',
+        id="no result",
+    ),
+    pytest.param(
+        {"final_answer_not_contains": "x"},
+        trial_with(answer="abc"),
+        True,
+        'the final answer does not contain "x"',
+        id="lacks",
+    ),
+    pytest.param(
+        {"hook_called": {"name": "tools.before"}},
+        trial_with(hooks=[hook("deny")]),
+        True,
+        '"tools.before" was asked once and decided 1 deny',
+        id="hook ran",
+    ),
+    pytest.param(
+        {"hook_called": {"name": "tools.before", "decision": "deny"}},
+        trial_with(hooks=[hook("answered"), hook("deny")]),
+        True,
+        '"tools.before" decided "deny" (1 answered, 1 deny)',
+        id="hook decided",
+    ),
+    pytest.param(
+        {"hook_called": {"name": "tools.before", "decision": "deny"}},
+        trial_with(hooks=[hook("failed")] * 4),
+        False,
+        '"tools.before" was asked 4 times and answered none; "deny" was wanted (4 failed)',
+        id="hook that never answers",
+    ),
+]
+
+
+@pytest.mark.parametrize(("document", "trial", "passed", "sentence"), SENTENCES)
 def test_every_assertion_answers_with_a_sentence(document: Any, trial: Trial, passed: bool, sentence: str) -> None:
     """S23."""
     finding = evaluate(expectation_from_document(document), trial, index=7)
     assert (finding.passed, finding.sentence) == (passed, sentence)
     assert (finding.index, finding.kind) == (7, next(iter(document)))
+
+
+def test_each_of_the_twelve_has_a_sentence_for_pass_and_for_fail() -> None:
+    """But the grader, whose sentence is made from its answer (tests/checks/test_twelve.py)."""
+    rows: list[Any] = [row.values for row in SENTENCES]
+    said = {(next(iter(document)), passed) for document, _, passed, _ in rows}
+    assert said == {(kind, passed) for kind in KINDS if kind != "grader" for passed in (True, False)}
 
 
 def test_a_long_answer_is_shortened_in_the_middle() -> None:
