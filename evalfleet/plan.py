@@ -183,7 +183,8 @@ class Plan:
 
     `timeout`: the seconds that `--timeout` put in the place of every scenario's own; the scenarios have it already, it
     is here for whoever scores them again by today's case files. `quarantine`: what does not gate, of what is scored; no
-    part of the pin, since it decides nothing that is recorded.
+    part of the pin, since it decides nothing that is recorded. `rescored_from`: the submission whose runs these are,
+    where an artifact was judged anew (S32).
     """
 
     id: str
@@ -204,6 +205,7 @@ class Plan:
     graders: PlannedGraders | None
     timeout: float | None = None
     quarantine: tuple[Quarantine, ...] = ()
+    rescored_from: str | None = None
     format: int = FORMAT
 
     def conversations(self) -> Iterator[Conversation]:
@@ -336,6 +338,7 @@ class Plan:
             },
             "timeout": self.timeout,
             "quarantine": [entry.to_json() for entry in self.quarantine],
+            "rescored_from": self.rescored_from,
         }
 
     @classmethod
@@ -419,4 +422,5 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
         ),
         timeout=document.get("timeout"),
         quarantine=tuple(map(Quarantine.from_json, document.get("quarantine") or ())),
+        rescored_from=document.get("rescored_from"),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.text import Text
 
@@ -53,6 +54,12 @@ def comparison_lines(compared: Compared, width: int | None) -> Iterator[Text]:
     yield from _listed("with other trials", others, width)
     yield from _listed("new", list(comparison.new), width)
     yield from _listed("removed", list(comparison.removed), width)
+
+
+def recorded_lines(evaluations: Sequence[Mapping[str, Any]], width: int | None) -> Iterator[Text]:  # noqa: ARG001 - a Section
+    """Which evaluations new verdicts were put on (S32)."""
+    for document in evaluations:
+        yield Text(f"recorded on {document['id']} (k={document['k']}, {document['status']})")
 
 
 def _pair_lines(pair: Pair, width: int | None) -> Iterator[Text]:

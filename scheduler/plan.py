@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -71,7 +71,7 @@ def plan_evaluations(
         for number, part in enumerate(parts, 1):
             index |= dict.fromkeys(part, len(evaluations))
             which = f"/{number}-of-{len(parts)}" if len(parts) > 1 else ""
-            version = _suite_version(selection, part, graders)
+            version = suite_version(((case.name, case.scenarios) for case in selection.cases), part, graders)
             evaluations.append(PlannedEvaluation(k, None, SuiteName(f"{root}/k{k}{tail}{which}", version, name)))
     return tuple(evaluations), index
 
@@ -106,18 +106,20 @@ def _chosen(selection: Selection, case: Case) -> list[Scenario]:
     return [scenario for scenario in case.scenarios if case_key(case.name, scenario.id) in selection.chosen]
 
 
-def _suite_version(selection: Selection, keys: Collection[str], graders: PlannedGraders | None) -> str:
-    """A digest of what decides a verdict of these scenarios: they as resolved, what their conversation says before
-    them, and the grader bundle where one of them is graded. Comments and layout don't count, nor does the order of
-    rows."""
+def suite_version(
+    cases: Iterable[tuple[str, Sequence[Scenario]]], keys: Collection[str], graders: PlannedGraders | None
+) -> str:
+    """A digest of what decides a verdict of the scenarios with these keys: they as resolved, what their conversation
+    says before them, and the grader bundle where one of them is graded. Comments and layout don't count, nor does the
+    order of rows."""
     parts: list[tuple[str, Any]] = []
     graded = False
-    for case in selection.cases:
+    for name, scenarios in cases:
         before = ""  # a running digest: the turns themselves would make a file of 2,000 scenarios 2,000,000 texts
-        for scenario in case.scenarios:
-            key = case_key(case.name, scenario.id)
+        for scenario in scenarios:
+            key = case_key(name, scenario.id)
             if key in keys:
-                part = {"case": case.name, "scenario": scenario.content(), "before": before}
+                part = {"case": name, "scenario": scenario.content(), "before": before}
                 if scenario.given is not None and "name" in scenario.given:
                     part["name"] = scenario.given["name"]  # no verdict hangs on it, but the evaluation holds it
                 parts.append((key, part))

@@ -38,7 +38,7 @@ class PlainReporter:
     def warn(self, text: str) -> None:
         self._line(f"warning: {text}")
 
-    def progress(self, progress: Progress, total: int, note: str) -> None:
+    def progress(self, progress: Progress, total: int, note: str, *, done: str = "recorded") -> None:
         now = self.clock()
         if note and note != self._note:
             self._note = note
@@ -47,7 +47,7 @@ class PlainReporter:
             return
         self._shown_at = now
         running = f"{progress.running} running{_left(progress, total)}"
-        self._line(f"{progress.recorded} of {total} recorded{_counts(progress)}; {running}")
+        self._line(f"{progress.recorded} of {total} {done}{_counts(progress)}; {running}")
 
     def done(self) -> None:
         return
@@ -69,12 +69,12 @@ class LiveReporter:
     def warn(self, text: str) -> None:
         self.console.print(Text(f"warning: {text}", style="yellow"))
 
-    def progress(self, progress: Progress, total: int, note: str) -> None:
+    def progress(self, progress: Progress, total: int, note: str, *, done: str = "recorded") -> None:
         if self.live is None:
             self.live = Live(console=self.console, transient=True, auto_refresh=False)
             self.live.start()
         row = Table.grid(padding=(0, 1))
-        words = Text(f"{progress.recorded}/{total}")
+        words = Text(f"{progress.recorded}/{total}{'' if done == 'recorded' else f' {done}'}")
         words.append(_counts(progress))
         words.append(f"; {progress.running} running{_left(progress, total)}")
         if note:

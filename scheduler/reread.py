@@ -6,10 +6,11 @@ import functools
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from evalfleet.artifact import Result
 from evalfleet.checks.case import LoadedCases, load_cases, load_suite
+from evalfleet.errors import UsageError
 from evalfleet.plan import Plan
 from evalfleet.quarantine import in_force
 from evalfleet.results import results_store
@@ -21,6 +22,10 @@ from scheduler.differences import comparison_lines
 from scheduler.score import Today, recorded, rescored
 from scheduler.show import choose, show
 from scheduler.summary import Summary, exit_code
+
+if TYPE_CHECKING:
+    from scheduler.evaluate import Options, Reporter
+    from scheduler.judge_anew import Anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class Scored:
     today: Today | None
     changes: Changes | None
     compared: Compared | None
+    anew: Anew | None = None
 
 
 def cases_of(plan: Plan, root: Path) -> LoadedCases:
@@ -60,21 +66,42 @@ def score_artifact(
     allow_missing: AllowedMissing | None = None,
     baseline: str | None = None,
     fail_on: FailOn | None = None,
+    regrade: bool = False,
+    record: bool = False,
+    options: Options | None = None,
+    reporter: Reporter | None = None,
 ) -> Scored:
-    """Score an artifact again (S32)."""
+    """Score an artifact again (S32). `regrade` and `record` make a new one, and need the last two."""
     root = find_tree(tree or Path.cwd())
     config = read_tree_config(root)
     folder = results or config.results_folder
     result, _ = choose(text, None, folder)
     older = asked_baseline(baseline, fail_on, results_store(folder), root, apart_from=result.name)
-    today = None if as_recorded else Today(result.plan, cases_of(result.plan, root))
-    found = rescored(result, today, in_force(config.quarantine, datetime.now(UTC).date()))
+    apart = in_force(config.quarantine, datetime.now(UTC).date())
+    today = None if as_recorded else Today(result.plan, cases_of(result.plan, root), ask_again=regrade)
+    anew = None
+    if regrade or record:
+        if today is None:
+            raise UsageError("--as-recorded judges nothing, so there is nothing that --regrade or --record could do")
+        from scheduler.judge_anew import judge_anew
+
+        assert options is not None
+        assert reporter is not None
+        anew = judge_anew(result, today, config, options, reporter, regrade=regrade, recording=record, quarantine=apart)
+        found = anew.rescored
+    else:
+        found = rescored(result, today, apart)
     summary = found.summary
     if allow_missing is not None and allow_missing.covers(summary):
         summary = replace(summary, missing_allowed=True)
-    compared = None if older is None else older.against(result.plan, summary, today)
-    code = exit_code(summary, allow_flaky=allow_flaky, regressed=compared is not None and compared.is_lost)
-    return Scored(summary, code, root, today, None if today is None else found.changes, compared)
+    compared = None if older is None else older.against(result.plan if anew is None else anew.plan, summary, today)
+    code = exit_code(
+        summary,
+        allow_flaky=allow_flaky,
+        regressed=compared is not None and compared.is_lost,
+        signal=None if anew is None else anew.signal,
+    )
+    return Scored(summary, code, root, today, None if today is None else found.changes, compared, anew)
 
 
 def show_artifact(

@@ -62,12 +62,16 @@ def rescored(result: Result, today: Today | None, quarantine: Iterable[Quarantin
         summary = recorded(result)
         return Rescored(summary, summary, Changes(), None)
     was, now, counter = PlanLines(result.plan), PlanLines(result.plan), ChangeCounter()
-    for line in _all_lines(result):
+    for line in all_lines(result):
         judged = today.judged(line)
         was.add(line)
         now.add(judged)
         counter.add(line, judged)
-    before, after = _summed_up(result, was), _summed_up(result, now, quarantine)
+    return set_against(as_stored(result, was), as_stored(result, now, quarantine), counter, today)
+
+
+def set_against(before: Summary, after: Summary, counter: ChangeCounter, today: Today) -> Rescored:
+    """What is judged now, each scenario with what it was."""
     changes = counter.changes(before, after, causes=today.causes(), stale=today.stale)
     scenarios = [
         replace(
@@ -83,9 +87,9 @@ def rescored(result: Result, today: Today | None, quarantine: Iterable[Quarantin
 def recorded(result: Result) -> Summary:
     """The summary as the lines have it, without judging anything."""
     kept = PlanLines(result.plan)
-    for line in _all_lines(result):
+    for line in all_lines(result):
         kept.add(line)
-    return _summed_up(result, kept)
+    return as_stored(result, kept)
 
 
 class Today:
@@ -253,13 +257,13 @@ def _run(turn: TurnSummary) -> dict[str, Any]:
     }
 
 
-def _all_lines(result: Result) -> Iterator[Mapping[str, Any]]:
+def all_lines(result: Result) -> Iterator[Mapping[str, Any]]:
     """The lines, and one for each attempt of which only the stored summary knows that it is recorded elsewhere."""
     yield from result.lines()
     yield from (line for key, line in _elsewhere(result.summary or {}) if not result.places.has(key))
 
 
-def _summed_up(result: Result, kept: PlanLines, quarantine: Iterable[Quarantine] | None = None) -> Summary:
+def as_stored(result: Result, kept: PlanLines, quarantine: Iterable[Quarantine] | None = None) -> Summary:
     """With what the stored summary knows and no line does: the evaluations' state, and why attempts without any line
     are missing."""
     stored = result.summary or {}

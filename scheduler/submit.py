@@ -100,7 +100,7 @@ async def _create(client: Client, plan: Plan, baseline: str | None) -> tuple[tup
     documents: list[Mapping[str, Any]] = []
     replayed = False
     for group in range(len(plan.evaluations)):
-        created = await _created(client, plan, group, baseline)
+        created = await created_evaluation(client, plan, group, baseline)
         document: Mapping[str, Any] = created.document
         if created.replayed:
             replayed = True
@@ -109,7 +109,7 @@ async def _create(client: Client, plan: Plan, baseline: str | None) -> tuple[tup
     return tuple(documents), replayed
 
 
-async def _created(client: Client, plan: Plan, group: int, baseline: str | None) -> Created:
+async def created_evaluation(client: Client, plan: Plan, group: int, baseline: str | None = None) -> Created:
     """One evaluation. The baseline is the server's to know: where it does not (or did not, when the evaluation was
     first created), the evaluation has none, and ours is compared from artifacts alone."""
     k = plan.evaluations[group].k

@@ -85,6 +85,10 @@ class ScenarioLines:
                 self.lost = (trial, reason)
         return True
 
+    def has(self, trial: int) -> bool:
+        """Has its line come?"""
+        return self._states[trial] != _NO_LINE
+
     def count(self, outcome: str) -> int:
         """Attempts with evidence that is ours."""
         return self._states.count(_CODES[outcome])

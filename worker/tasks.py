@@ -26,20 +26,14 @@ from evalfleet.contract.tasks import RUN_QUEUE
 from evalfleet.errors import (
     EvalfleetError,
     HarnessMoved,
-    ProblemAnswer,
     StorageError,
     TargetUnreachable,
     UnfitHost,
 )
 from evalfleet.graders.bundle import unpack
+from evalfleet.graders.judge_call import platform_judge
 from evalfleet.graders.judging import MORE_GRADES, Graded, grade, needs_graders
-from evalfleet.graders.pool import (
-    GraderPool,
-    GraderSettings,
-    JudgeNotConfigured,
-    JudgeUnavailable,
-    LlmAnswer,
-)
+from evalfleet.graders.pool import GraderPool, GraderSettings
 from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger, Reading
 from evalfleet.logs import about
 from evalfleet.plan import Attempt, Conversation, Plan
@@ -435,24 +429,9 @@ class Crew:
             memory_mb=plan.graders.memory_mb,
         )
 
-        async def ask(prompt: str, model: str | None, seconds: float) -> LlmAnswer:
-            assert play.run_id is not None
-            try:
-                answer = await self.client(plan).judge(play.run_id, prompt, model, deadline=time.monotonic() + seconds)
-            except ProblemAnswer as problem:
-                if problem.status in {401, 402, 403, 404, 422}:
-                    raise JudgeNotConfigured(f"the judge refused: {problem.detail}") from problem
-                raise JudgeUnavailable(str(problem)) from problem
-            except EvalfleetError as error:
-                raise JudgeUnavailable(error.message) from error
-            tokens, amount = answer.get("tokens"), answer.get("amount")
-            return LlmAnswer(
-                text=str(answer["text"]),
-                tokens=tokens if isinstance(tokens, int) else 0,
-                amount=None if amount is None else str(amount),
-            )
-
-        return await self._pool.grade(bundle, config, name, case, run, ask)
+        assert play.run_id is not None
+        judge_call = platform_judge(self.client(plan), play.run_id)
+        return await self._pool.grade(bundle, config, name, case, run, judge_call)
 
     def _bundle(self, plan: Plan) -> Path:
         """The unpacked bundle that the plan names, verified against its digest."""

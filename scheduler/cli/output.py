@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -215,10 +215,17 @@ def show_result(result: Result, *, as_json: bool) -> int:
 
 
 def print_result(
-    summary: Summary, code: int, *, as_json: bool, changes: Changes | None = None, compared: Compared | None = None
+    summary: Summary,
+    code: int,
+    *,
+    as_json: bool,
+    changes: Changes | None = None,
+    compared: Compared | None = None,
+    recorded_on: Sequence[Mapping[str, Any]] = (),
 ) -> int:
-    """`changes`: what was judged anew; `compared`: the result beside a baseline."""
-    from scheduler.differences import change_lines, comparison_lines
+    """`changes`: what was judged anew; `compared`: the result beside a baseline; `recorded_on`: documents of the
+    evaluations that new verdicts were put on."""
+    from scheduler.differences import change_lines, comparison_lines, recorded_lines
     from scheduler.render import print_summary
     from scheduler.reports import result_document
 
@@ -227,6 +234,7 @@ def print_result(
         return code
     sections = [] if changes is None else [functools.partial(change_lines, changes)]
     sections += [] if compared is None else [functools.partial(comparison_lines, compared)]
+    sections += [functools.partial(recorded_lines, recorded_on)] if recorded_on else []
     with stdout_may_close():
         print_summary(summary, sys.stdout, sections)
         sys.stdout.flush()

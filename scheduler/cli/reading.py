@@ -17,6 +17,7 @@ from scheduler.cli.flags import (
     FailOnRegression,
     OnTarget,
     Output,
+    Quiet,
     Results,
     State,
     Tree,
@@ -51,15 +52,28 @@ def score(
             "--as-recorded", envvar="EVALFLEET_AS_RECORDED", help="By the rules and cases it was recorded with."
         ),
     ] = False,
+    regrade: Annotated[
+        bool,
+        typer.Option("--regrade", envvar="EVALFLEET_REGRADE", help="Run today's graders over the stored trials."),
+    ] = False,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record", envvar="EVALFLEET_RECORD", help="Put the verdicts on a new evaluation, with the same runs."
+        ),
+    ] = False,
     results: Results = None,
+    state: State = None,
     baseline: Baseline = None,
     fail_on_regression: FailOnRegression = None,
     allow_flaky: AllowFlaky = False,
     allow_missing: AllowMissing = None,
     as_json: AsJson = False,
     output: Output = None,
+    quiet: Quiet = False,
 ) -> int:
-    """Score an artifact by today's rules; runs nothing."""
+    """Score an artifact by today's rules; no agent runs."""
+    from scheduler.progress import make_reporter
     from scheduler.reread import score_artifact
 
     files = report_files(output)
@@ -72,16 +86,27 @@ def score(
         allow_missing=allow_missing,
         baseline=baseline,
         fail_on=fail_on_regression,
+        regrade=regrade,
+        record=record,
+        options=options_of(state, results, allow_flaky=allow_flaky),
+        reporter=make_reporter(sys.stderr, quiet=quiet),
     )
     code = print_result(
-        scored.summary, scored.exit_code, as_json=as_json, changes=scored.changes, compared=scored.compared
+        scored.summary,
+        scored.exit_code,
+        as_json=as_json,
+        changes=scored.changes,
+        compared=scored.compared,
+        recorded_on=() if scored.anew is None else scored.anew.evaluations,
     )
+    if scored.anew is not None and scored.anew.stopped:
+        say(f"evalfleet: {scored.anew.stopped}")
     return deliver(
         files,
         scored.summary,
         code,
         root=scored.root,
-        today=scored.today,
+        today=scored.today if scored.anew is None else None,  # the new artifact holds what was judged
         allow_flaky=allow_flaky,
         changes=scored.changes,
         compared=scored.compared,
