@@ -27,7 +27,7 @@ from scheduler.changes import ChangeCounter
 from scheduler.evaluate import Options
 from scheduler.record import Server, cancel, check_runs, create_evaluations, record, server_of
 from scheduler.regrade import Regrading, Reporter, check_today, grader_pool
-from scheduler.score import Rescored, Today, all_lines, as_stored, set_against
+from scheduler.score import Rescored, Today, all_lines, recorded, set_against
 from scheduler.submit import MOST_GENERATIONS
 from scheduler.summary import exit_code, summed_up
 from scheduler.tallies import PlanLines
@@ -149,12 +149,11 @@ class _Work:
     stopped: str = ""
     signal: int | None = None
     counter: ChangeCounter = field(default_factory=ChangeCounter)
-    was: PlanLines = field(init=False)
     now: PlanLines = field(init=False)
     absent: dict[AttemptKey, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.was, self.now = PlanLines(self.source.plan), PlanLines(self.made.plan)
+        self.now = PlanLines(self.made.plan)
 
     def judge(self) -> None:
         for line in self._lines():
@@ -197,13 +196,11 @@ class _Work:
     def _lines(self) -> Iterator[Mapping[str, Any]]:
         for line in all_lines(self.source):
             if line.get("recorded") == "elsewhere" and not line.get("trial_record"):
-                self.was.add(line)
                 self.absent[line["case"], line["scenario"], line["trial"]] = "recorded elsewhere, no evidence here"
             else:
                 yield as_ours(line)
 
     def _take(self, line: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        self.was.add(line)
         self.now.add(now)
         self.counter.add(line, now)
         self.made.add(now)
@@ -223,4 +220,4 @@ class _Work:
             reasons=reasons,
             quarantine=quarantine,
         )
-        return set_against(as_stored(self.source, self.was), after, self.counter, self.today)
+        return set_against(recorded(self.source), after, self.counter, self.today)

@@ -67,7 +67,7 @@ def rescored(result: Result, today: Today | None, quarantine: Iterable[Quarantin
         was.add(line)
         now.add(judged)
         counter.add(line, judged)
-    return set_against(as_stored(result, was), as_stored(result, now, quarantine), counter, today)
+    return set_against(_as_stored(result, was), _as_stored(result, now, quarantine), counter, today)
 
 
 def set_against(before: Summary, after: Summary, counter: ChangeCounter, today: Today) -> Rescored:
@@ -89,7 +89,7 @@ def recorded(result: Result) -> Summary:
     kept = PlanLines(result.plan)
     for line in all_lines(result):
         kept.add(line)
-    return as_stored(result, kept)
+    return _as_stored(result, kept)
 
 
 class Today:
@@ -263,7 +263,7 @@ def all_lines(result: Result) -> Iterator[Mapping[str, Any]]:
     yield from (line for key, line in _elsewhere(result.summary or {}) if not result.places.has(key))
 
 
-def as_stored(result: Result, kept: PlanLines, quarantine: Iterable[Quarantine] | None = None) -> Summary:
+def _as_stored(result: Result, kept: PlanLines, quarantine: Iterable[Quarantine] | None = None) -> Summary:
     """With what the stored summary knows and no line does: the evaluations' state, and why attempts without any line
     are missing."""
     stored = result.summary or {}
