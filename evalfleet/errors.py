@@ -20,6 +20,7 @@
     │   ├── UnreadableAnswer       an answer that is not what the wire promises
     │   └── JudgeUnavailable       the judge model could not be asked; the attempt is graded again (S26)
     ├── StorageError           the results folder or the broker refused a write: exit 3, HTTP 503
+    │   └── BrokerFull             the broker takes no write now: waited for, as one that is away
     ├── StackFailed            a part of the embedded stack keeps dying; resumable: exit 3, HTTP 503
     └── OurFault               a bug of ours: exit 70, HTTP 500
 
@@ -172,6 +173,10 @@ class StorageError(EvalfleetError):
 
     exit_code = 3
     http_status = 503
+
+
+class BrokerFull(StorageError):
+    """The broker takes no write now, for want of memory or as a replica. What it holds is whole."""
 
 
 class StackFailed(EvalfleetError):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-from evalfleet.errors import EvalfleetError, StorageError, TargetUnreachable
+from evalfleet.errors import BrokerFull, EvalfleetError, StorageError, TargetUnreachable
 from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Load, Meta, Progress, Snapshot, Spent
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.telemetry import (
@@ -361,7 +361,7 @@ def drive(
     every: float = TICK_S,
 ) -> Ended:
     """Drive one submission to its end. `tick(progress, note)` is called about twice a second; True ends the drive
-    early (state `left`). A broker that is away is waited for, as long as the plan's stall limit."""
+    early (state `left`). A broker that is away, or takes no write, is waited for, as long as the plan's stall limit."""
     ledger, sub = dispatcher.ledger, dispatcher.plan.id
     away_since: float | None = None
     progress = Progress()
@@ -376,12 +376,15 @@ def drive(
             away_since = None
             if dispatcher.clock() - shown_at >= every:
                 progress = ledger.progress(sub)
-        except TargetUnreachable as away:
+        except (TargetUnreachable, BrokerFull) as away:
             now = dispatcher.clock()
             away_since = away_since if away_since is not None else now
             note = str(away)
             if now - away_since > dispatcher.plan.limits.stall:
-                return Ended("stopped", f"{away} (for {now - away_since:.0f} s)", "broker_away")
+                reason = f"{away} (for {now - away_since:.0f} s)"
+                with contextlib.suppress(EvalfleetError):  # one that is full hears this all the same
+                    ledger.end(sub, "stopped", reason, "broker_away")
+                return Ended("stopped", reason, "broker_away")
         except EvalfleetError as error:
             log.warning("dispatching %s: %s", sub, error)
             with contextlib.suppress(EvalfleetError):  # else its workers go on, and everybody else waits for them

@@ -24,6 +24,7 @@ from evalfleet.artifact import finish, open_artifact
 from evalfleet.contract.client import Client
 from evalfleet.contract.tasks import QUEUES
 from evalfleet.errors import (
+    BrokerFull,
     CredentialError,
     EvalfleetError,
     OperatorError,
@@ -280,7 +281,7 @@ class _Driver:
             try:
                 mine = ledger.lock(f"drive:{plan.id}", self.owner, LOCK_MS)
                 self._say(ledger, note)
-            except TargetUnreachable as away:
+            except (TargetUnreachable, BrokerFull) as away:
                 self._log(str(away))  # whether the lock is still ours is asked again when the broker answers
             return self.interrupts.first is not None or not mine
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from evalfleet.artifact import AttemptsIndex, IndexEntry, append_segment
 from evalfleet.contract import jsontext
-from evalfleet.errors import EvalfleetError, ProblemAnswer, StorageError
+from evalfleet.errors import BrokerFull, EvalfleetError, ProblemAnswer, StorageError
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Attempt, Plan
 from evalfleet.recording import BATCH, wire_attempt
@@ -77,6 +77,8 @@ class Aggregator:
             while self.ledger.lock(name, owner, LOCK_MS) and self._round():
                 if stopping.wait(WINDOW_S):
                     break
+        except BrokerFull:
+            raise  # what waits, waits on
         except StorageError as error:
             self.ledger.end(self.plan.id, "stopped", error.message, "storage")
             raise

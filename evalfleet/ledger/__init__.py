@@ -50,5 +50,5 @@ class Ledger(Submissions, Liveness, Claims, Grading, Records, Feeding, Spending,
     """The shared books. Thread-safe; every method is one round trip unless it says otherwise.
 
     Raises `TargetUnreachable` when Redis does not answer within some seconds, `CredentialError` when it refuses our
-    login, `StorageError` when it refuses writes.
+    login, `BrokerFull` when it refuses writes.
     """

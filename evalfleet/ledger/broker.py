@@ -18,7 +18,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from evalfleet.errors import CredentialError, StorageError, TargetUnreachable, UnfitHost
+from evalfleet.errors import BrokerFull, CredentialError, TargetUnreachable, UnfitHost
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +41,10 @@ def guarded(method: Callable[Concatenate[_B, _P], _R]) -> Callable[Concatenate[_
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise TargetUnreachable(f"the broker {self.where} does not answer: {error}") from error
         except (redis.OutOfMemoryError, redis.ReadOnlyError) as error:
-            raise StorageError(f"the broker {self.where} refuses writes: {error}") from error
+            raise BrokerFull(f"the broker {self.where} refuses writes: {error}") from error
         except redis.ResponseError as error:
             if str(error).startswith(("MISCONF", "NOREPLICAS")):
-                raise StorageError(f"the broker {self.where} refuses writes: {error}") from error
+                raise BrokerFull(f"the broker {self.where} refuses writes: {error}") from error
             raise
 
     wrapper.__name__ = method.__name__

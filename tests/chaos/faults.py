@@ -59,6 +59,8 @@ def schedule(seed: int, span: float) -> list[Fault]:
         ("refuse", pick(SERVERS) + ">database", chance.uniform(0.5, 5)),
         ("kill", "agent", 0.0),
         ("kill", "agent", 0.0),
+        ("fill", "broker", chance.uniform(0.5, 6)),
+        ("drop", "database", 0.0),
     ]
     faults = [Fault(chance.uniform(0.5, span), *what) for what in drawn]
     return sorted(faults, key=lambda fault: fault.at)

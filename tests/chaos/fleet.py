@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import redis
 from sqlalchemy.engine import make_url
 
@@ -177,7 +178,12 @@ class ChaosFleet:
                 self.broker.part.kill()
                 later("the broker is started again", self.broker.start)
             case "flush", _:
-                self._flush()
+                self._tell_the_broker("FLUSHALL")
+            case "fill", _:
+                self._tell_the_broker("CONFIG", "SET", "maxmemory", "1")
+                later("the broker has room again", lambda: self._tell_the_broker("CONFIG", "SET", "maxmemory", "0"))
+            case "drop", _:
+                self._drop_connections()
             case "cut", _:
                 self.links[on].cut()
             case "refuse", _:
@@ -189,12 +195,20 @@ class ChaosFleet:
             case unknown:
                 raise AssertionError(unknown)
 
-    def _flush(self) -> None:
+    def _tell_the_broker(self, *words: str) -> None:
         try:
             with self.redis() as client:
-                client.flushall()
+                client.execute_command(*words)
         except redis.ConnectionError:
-            self.note("no flush: the broker is away")
+            self.note(f"not told, the broker is away: {' '.join(words)}")
+
+    def _drop_connections(self) -> None:
+        """The database ends all connections, as its restart does."""
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
 
     def _kill_an_agent(self, chance: random.Random) -> None:
         """Some agent that is at work."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from evalfleet.errors import TargetUnreachable
-from evalfleet.ledger import JUDGE_ROW, Claimed, Ledger, Reading
+from evalfleet.ledger import JUDGE_ROW, Claimed, Ledger, Progress, Reading
 from evalfleet.plan import Attempt, Conversation, Plan
 from scheduler.dispatch import Books, Dispatcher, Ended, drive
 from scheduler.enough import Enough
@@ -325,18 +325,43 @@ def test_s26_a_pause_for_want_of_a_judge_is_said_and_ends_as_a_stall_with_that_r
     assert "503 from the judge" in ended.reason
 
 
-def test_driving_that_ends_for_a_full_broker_ends_the_submission_too(scene: Scene) -> None:
-    """Else it is dropped by its scheduler, played on by its workers and waited for by everybody else."""
-    scene.dispatcher.clock = time.monotonic
+@pytest.fixture
+def full(scene: Scene) -> Iterator[Scene]:
+    """The broker takes no write for want of memory, until it is given some."""
     scene.ledger.redis.config_set("maxmemory", "1")
-    try:
-        ended = drive(scene.dispatcher, tick=lambda _progress, _note: False, every=0.01)
-    finally:
-        scene.ledger.redis.config_set("maxmemory", "0")
-    assert (ended.state, ended.code) == ("stopped", "StorageError")
-    meta = scene.ledger.meta(scene.plan.id)
+    yield scene
+    scene.ledger.redis.config_set("maxmemory", "0")
+
+
+def test_a_broker_that_is_full_is_waited_for_and_what_it_holds_goes_on(full: Scene) -> None:
+    """D08: one moment of it must not stop every submission of a fleet."""
+    notes: list[str] = []
+
+    def tick(_progress: Progress, note: str) -> bool:
+        notes.append(note)
+        if len(notes) == 3:
+            full.ledger.redis.config_set("maxmemory", "0")
+        return bool(full.wire.runs)
+
+    full.dispatcher.clock = time.monotonic
+    assert drive(full.dispatcher, tick=tick, every=0.01) == Ended("left")
+    assert "refuses writes" in notes[2]
+    assert full.wire.runs, "what was about to be sent when it was full is found again"
+
+
+def test_i8_a_broker_that_stays_full_ends_the_driving_and_the_submission_too(full: Scene) -> None:
+    """Else it is dropped by its scheduler, played on by its workers and waited for by everybody else."""
+
+    def tick(_progress: Progress, _note: str) -> bool:
+        full.now += full.plan.limits.stall
+        return False
+
+    ended = drive(full.dispatcher, tick=tick, every=0.01)
+    assert (ended.state, ended.code) == ("stopped", "broker_away")
+    assert "refuses writes" in ended.reason
+    meta = full.ledger.meta(full.plan.id)
     assert meta is not None
-    assert meta.state == "stopped"
+    assert (meta.state, meta.reason) == ("stopped", ended.reason)
 
 
 @pytest.mark.parametrize(
