@@ -35,12 +35,14 @@ def replay(error: str | None = None, hook: str = "tools.before") -> HookCall:
         ([call("failed"), replay("TypeError"), call("answered")], 2, 1, 1, ("TypeError",)),
         ([call("failed", error="its own"), replay("TypeError")], 1, 1, 1, ("its own",)),
         ([replay("TypeError"), call("answered")], 2, 1, 1, ("TypeError",)),
+        ([call("failed"), replay("one"), replay("two")], 2, 2, 2, ("one", "two")),
         ([call(said) for said in ("retry", "switch", "escalate", "done", "reject", "ask_again")], 6, 0, 0, ()),
         ([call("")], 1, 0, 0, ()),
     ],
     ids=[
         "decided", "deferred", "each kind of not deciding", "its own words", "the last three",
         "a replay belongs to it", "its own words before the replay's", "a replay alone is a failure",
+        "one replay for one failure",
         "every verdict decides", "no decision named",
     ],
 )  # fmt: skip

@@ -82,6 +82,10 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         assert place.read_text() == "the old one"
         raise RuntimeError
 
+    with place.open() as reader:  # who has it open goes on reading what was there
+        write_whole(place, ["the new one"])
+        assert reader.read() == "the old one"
+    place.write_text("the old one")
     with pytest.raises(RuntimeError):
         write_whole(place, breaks())  # type: ignore[arg-type]
     assert place.read_text() == "the old one"
