@@ -8,27 +8,28 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalfleet.checks import Finding, HookCall, Scenario, ToolCall, Trial, evaluate, expectation_from_document, judge
 from evalfleet.checks.expectation import KINDS
+from evalfleet.checks.matching import matches
 from evalfleet.checks.outcome import GraderAnswer, Meaning, RunMeaning
 from evalfleet.checks.place import Place
 from tests.checks.trials import trial_with
 
-NAMES = st.sampled_from(["t", "T", "shell__run", "shell_run", "é", "e\u0301", "x\n"])
+NAMES = st.sampled_from(["t", "shell__run", "shell_run", "x\n"])
 WORDS = st.sampled_from(
     ["Paris", "paris", " Paris ", "café", "cafe\u0301", "two words", "two\nwords", "", "\x1b[31m", "日本"]
 )
 TEXT = st.lists(WORDS, max_size=4).map("".join)
-SCALAR = st.sampled_from([None, True, False, 0, 1, 1.0, 4, "4", "a", ""])
+SCALAR = st.sampled_from([None, True, 1, 1.0, "1", ""])
 VALUE = st.recursive(
     SCALAR,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
     max_leaves=4,
 )
-ARGS = st.dictionaries(st.sampled_from("abc"), VALUE, max_size=3)
+ARGS = st.dictionaries(st.sampled_from("ab"), VALUE, max_size=2)
 DECISIONS = st.sampled_from(["answered", "use_default", "failed", "malformed", "deny"])
 CALL = st.builds(
     ToolCall,
@@ -39,7 +40,7 @@ CALL = st.builds(
     result=TEXT | VALUE,
     has_result=st.booleans(),
     turn=st.integers(0, 1),
-    message=st.integers(0, 2),
+    message=st.integers(0, 1),
 )
 HOOK = st.builds(
     HookCall,
@@ -61,7 +62,7 @@ TRIAL = st.builds(
     not_played=st.none() | st.just("not played: a ended the conversation: the run failed"),
 )
 COUNT = st.integers(0, 3)
-DOCUMENT: st.SearchStrategy[dict[str, Any]] = st.one_of(
+DOCUMENTS: list[st.SearchStrategy[dict[str, Any]]] = [
     st.builds(lambda n, a: {"tool_called": {"name": n, "args": a}}, NAMES, ARGS),
     st.builds(lambda n: {"tool_called": {"name": n}}, NAMES),
     st.builds(lambda n: {"tool_not_called": {"name": n}}, NAMES),
@@ -75,7 +76,8 @@ DOCUMENT: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.builds(lambda d: {"hook_called": {"name": "tools.before", "decision": d}}, DECISIONS),
     st.just({"hook_called": {"name": "tools.before"}}),
     st.just({"no_error": True}),
-)
+]
+DOCUMENT = st.one_of(DOCUMENTS)
 
 
 def _as_fallback(hook: HookCall) -> HookCall:
@@ -130,8 +132,13 @@ def as_it_reads(result: Any) -> str:
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, separators=(",", ":"))
 
 
-@given(DOCUMENT, TRIAL)
-def test_the_verdict_is_what_the_rules_say(document: dict[str, Any], trial: Trial) -> None:
+@pytest.mark.parametrize("documents", DOCUMENTS, ids=str)
+@settings(max_examples=40)
+@given(st.data(), TRIAL)
+def test_the_verdict_is_what_the_rules_say(
+    documents: st.SearchStrategy[dict[str, Any]], data: st.DataObject, trial: Trial
+) -> None:
+    document = data.draw(documents)
     ((kind, asked),) = document.items()
     found = evaluate(expectation_from_document(document), trial, index=3)
     assert found.passed is holds(kind, asked, trial), found.sentence
@@ -168,10 +175,10 @@ def test_a_sentence_of_a_pass_is_never_that_of_a_failure(document: dict[str, Any
 
 
 NEAR: dict[str, Callable[[str, str], bool]] = {
-    "letter case": lambda text, seen: text.casefold() in seen.casefold(),
-    "the white space at its ends": lambda text, seen: text.strip() in seen,
+    "letter case)": lambda text, seen: text.casefold() in seen.casefold(),
+    "the white space at its ends)": lambda text, seen: text.strip() in seen,
     "the Unicode form: one": lambda text, seen: nfc(text) in nfc(seen),
-    "white space or line breaks": lambda text, seen: " ".join(nfc(text).split()) in " ".join(nfc(seen).split()),
+    "white space or line breaks)": lambda text, seen: " ".join(nfc(text).split()) in " ".join(nfc(seen).split()),
 }
 
 
@@ -200,6 +207,28 @@ def test_a_tool_of_nearly_that_name_is_named(asked: str, called: str) -> None:
     if {asked, called} == {"shell__run", "shell_run"}:
         assert found.sentence.endswith("was, which is another name")
     assert found.passed is (asked == called)
+
+
+@settings(max_examples=500)
+@given(st.data())
+def test_arguments_match_as_the_rules_say(data: st.DataObject) -> None:
+    """S19. What is asked for is what was seen with a little changed, so that both come out often."""
+    seen = data.draw(VALUE)
+    wanted = data.draw(altered(seen))
+    assert matches(wanted, seen) is within(wanted, seen)
+
+
+def altered(value: Any) -> st.SearchStrategy[Any]:
+    """The value, or one of its kind with a part taken away, added or exchanged."""
+    if isinstance(value, list):
+        same: st.SearchStrategy[Any] = st.tuples(*map(altered, value)).map(list)
+        return same | same.map(lambda items: items[1:]) | same.map(lambda items: [*items, 1])
+    if isinstance(value, dict):
+        same = st.fixed_dictionaries({key: altered(inner) for key, inner in value.items()})
+        return (
+            same | same.map(lambda items: dict(list(items.items())[1:])) | same.map(lambda items: {**items, "z": None})
+        )
+    return st.just(value) | SCALAR
 
 
 @given(ARGS, ARGS, st.sampled_from("abc"))
