@@ -190,7 +190,7 @@ class Dispatcher:
         under_way = load.claimed + load.published
         feeds = not (meta.paused or load.closed or load.waiting >= 2 * meta.concurrency)
         want = max(under_way, min(load.most, under_way + len(self.queue))) if feeds else under_way
-        WANTED.labels(self.plan.id).set(want)
+        WANTED.labels(self.plan.id).set(want if load.target.most is None else min(want, load.target.most))
         try:
             if self.target_limit is not None:
                 self.ledger.set_target_limit(self.plan.target.name, self.target_limit)

@@ -21,6 +21,7 @@ from evalfleet.plan import Limits, Plan, PlannedGraders, PlannedTarget
 from evalfleet.results import results_store
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig, find_tree, read_tree_version
+from evalfleet.treeconfig import OpenAIHarness
 from scheduler.compare import Baseline, FailOn, asked_baseline
 from scheduler.pins import Pin, file_digests
 from scheduler.plan import build_plan
@@ -127,6 +128,8 @@ def prepare(
     found.raise_if_refused()
     config = found.config
     assert config is not None
+    if limits.budget is not None and not on_target:
+        _check_counts(config)
     draft = next((case for case in found.cases if case.file == DRAFTS_FILE), None)
     cases = [case for case in found.cases if case is not draft]
     selection = select(
@@ -187,6 +190,13 @@ def with_limits(limits: Limits, budget: str | None, max_time: str | None) -> Lim
     except ValueError as error:
         raise UsageError(f"{flag} {text!r}: {error}") from error
     return limits
+
+
+def _check_counts(config: TreeConfig) -> None:
+    """UsageError for a budget that nothing would count towards."""
+    driver = None if config.harness is None else config.harness.driver
+    if isinstance(driver, OpenAIHarness) and driver.price is None:
+        raise UsageError("--budget needs [harness.openai] price: without it no run has an amount")
 
 
 def _bundle(config: TreeConfig, cases: Sequence[Case]) -> Bundle | None:

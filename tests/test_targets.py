@@ -47,7 +47,7 @@ def claimed(ledger: Ledger, plan: Plan, most: int) -> int:
 def age(ledger: Ledger, ms: int, name: str = NAME) -> None:
     """All that is known of the target happened so much earlier."""
     key = f"{ledger.prefix}t:{name}"
-    for field in ("cut_at", "rises_from", "until", "since", "answered_at"):
+    for field in ("cut_at", "rises_from", "until", "since", "said_at", "answered_at"):
         if ledger.redis.hexists(key, field):
             ledger.redis.hincrby(key, field, -ms)
 
@@ -115,6 +115,22 @@ def test_a_target_that_is_down_lets_one_ask_and_all_go_on_when_it_answers(ledger
     ledger.target_answered(NAME)
     assert claimed(ledger, plan, 5) + claimed(ledger, other, 5) == 10
     assert ledger.load(other.id).target.since_ms == 0
+
+
+def test_trouble_that_nobody_has_told_of_again_is_over(ledger: Ledger) -> None:
+    """Its last conversation was refused once and taken then; nothing is begun any more, since all runs for long."""
+    plan = on_books(ledger)
+    ledger.target_busy(NAME, 600_000, "429")
+    age(ledger, 599_000)
+    assert ledger.load(plan.id).target.since_ms >= 599_000, "the time that it named is not over"
+    age(ledger, 2000)
+    assert ledger.load(plan.id).target.since_ms == 0
+    assert ledger.turned_away(plan.id, Conversation(0, 0)) == 1
+    ledger.target_busy(NAME, 0, "429")
+    assert 0 < ledger.load(plan.id).target.since_ms < 60_000, "this is another trouble"
+    ledger.target_down(NAME, "refused")
+    age(ledger, 121_000)
+    assert (ledger.load(plan.id).target.down, claimed(ledger, plan, 4)) == ("", 4), "nobody asks any more: find out"
 
 
 def test_one_worker_without_a_road_pauses_nobody(ledger: Ledger) -> None:

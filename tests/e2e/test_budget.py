@@ -54,3 +54,11 @@ def test_a_limit_that_means_nothing_is_refused_before_anything_runs(
     tree.case("a", TWENTY)
     tree.run("eval", *flags).check(2, said)
     assert tree.started() == 0
+
+
+def test_a_budget_that_no_run_would_count_towards_is_refused(tree: Tree) -> None:
+    tree.case("a", TWENTY)
+    (tree.root / "evalfleet.toml").write_text(
+        '[harness]\nname = "m"\n[harness.openai]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
+    )
+    tree.run("eval", "--budget", "5").check(2, "--budget needs [harness.openai] price")

@@ -1,3 +1,13 @@
+-- Since when (ms) has it taken nothing? nil when it does: whoever is turned away says so again and again.
+local SAID_MS = 120000
+local function trouble_since(target, now)
+  local m = redis.call('HMGET', target, 'since', 'said_at', 'until')
+  if m[1] and (now - tonumber(m[2]) < SAID_MS or now < tonumber(m[3] or 0)) then
+    return tonumber(m[1])
+  end
+  return nil
+end
+
 -- How many runs may be open on a target, over all submissions, and for how long is none begun?
 -- After a cut the limit rises by one each second; a target that is down has one run open, which goes on asking.
 local RISE_MS = 1000
@@ -8,7 +18,7 @@ local function target_room(name, prefix, now)
   if m[1] then
     most = math.min(most, tonumber(m[1]) + math.floor(math.max(0, now - tonumber(m[2])) / RISE_MS))
   end
-  if m[4] then
+  if m[4] and trouble_since(target, now) then
     most = 1
   end
   return most, math.max(0, tonumber(m[3] or 0) - now)
@@ -22,6 +32,10 @@ local function target_open(name, prefix)
     end
   end
   return open
+end
+
+local function say_trouble(target, now)
+  redis.call('HSET', target, 'since', trouble_since(target, now) or now, 'said_at', now)
 end
 
 local function now_ms()

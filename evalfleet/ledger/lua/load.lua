@@ -10,7 +10,9 @@ local epoch = redis.call('GET', KEYS[1])
 local most, closed = may_be_open(KEYS[2], now)
 local target = redis.call('HGET', KEYS[2], 'target') or ''
 local target_most, wait = target_room(target, ARGV[1], now)
-local m = redis.call('HMGET', ARGV[1] .. 't:' .. target, 'down', 'why', 'since', 'cut', 'cut_at')
+local key = ARGV[1] .. 't:' .. target
+local m = redis.call('HMGET', key, 'down', 'why', 'cut', 'cut_at')
+local since = trouble_since(key, now)
 return {
   redis.call('HLEN', KEYS[3]),
   redis.call('HLEN', KEYS[4]),
@@ -21,9 +23,9 @@ return {
   target_most < math.huge and target_most or -1,
   target_most < math.huge and target_open(target, ARGV[1]) or 0,
   wait,
-  m[1] or '',
+  since and m[1] or '',
   m[2] or '',
-  m[3] and math.max(1, now - tonumber(m[3])) or 0,
-  tonumber(m[4] or 0),
-  m[5] and now - tonumber(m[5]) or 0,
+  since and math.max(1, now - since) or 0,
+  tonumber(m[3] or 0),
+  m[4] and now - tonumber(m[4]) or 0,
 }

@@ -7,8 +7,8 @@ local now = now_ms()
 local m = redis.call('HMGET', KEYS[1], 'cut_at', 'until')
 local before = tonumber(m[2] or 0)
 local wait_until = math.max(before, now + tonumber(ARGV[1]))
+say_trouble(KEYS[1], now)
 redis.call('HSET', KEYS[1], 'until', wait_until, 'why', ARGV[2])
-redis.call('HSETNX', KEYS[1], 'since', now)
 local cut = 0
 if now >= before and now - tonumber(m[1] or 0) >= CUT_MS then
   local most = target_room(ARGV[6], ARGV[3], now)

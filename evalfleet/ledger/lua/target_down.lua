@@ -6,7 +6,7 @@ if now - tonumber(redis.call('HGET', KEYS[1], 'answered_at') or 0) < tonumber(AR
   return 0
 end
 redis.call('HSET', KEYS[1], 'down', ARGV[1])
-redis.call('HSETNX', KEYS[1], 'since', now)
+say_trouble(KEYS[1], now)
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 redis.call('PUBLISH', ARGV[2], '*')
 return 1
