@@ -192,7 +192,8 @@ def _amount(document: Mapping[str, Any]) -> Decimal | None:
         amount = Decimal(str(value))
     except InvalidOperation:
         raise _wrong("amount", 'money as text ("0.0123")', value) from None
-    if not amount.is_finite() or amount < 0 or amount >= 10**12:
+    # Written out without its exponent, 1e-999999999 would be a gigabyte.
+    if not amount.is_finite() or amount < 0 or amount >= 10**12 or amount.adjusted() < -50:
         raise _wrong("amount", 'money as text ("0.0123")', value)
     return amount
 

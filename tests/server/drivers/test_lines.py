@@ -141,6 +141,7 @@ BAD = [
     pytest.param(b'{"type":"usage","input_tokens":-1}\n', "line 1", "whole number", id="negative tokens"),
     pytest.param(b'{"type":"usage","input_tokens":true}\n', "line 1", "whole number", id="true tokens"),
     pytest.param(b'{"type":"usage","amount":"free"}\n', "line 1", "money", id="an amount that is none"),
+    pytest.param(b'{"type":"usage","amount":"1e-999999999"}\n', "line 1", "money", id="an amount of a billion digits"),
     pytest.param(b'{"type":"usage","amount":"NaN"}\n', "line 1", "money", id="NaN money"),
     pytest.param(b'{"type":"usage","amount":NaN}\n', "line 1", "NaN is no JSON", id="NaN"),
     pytest.param(b'{"type":"tool_result","id":"c","output":1e999}\n', "line 1", "too large", id="an infinite number"),
