@@ -28,21 +28,21 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(max(300, SECONDS + 12
 
 
 def known_to(target: Target) -> dict[str, list[str]]:
-    """Values that lead somewhere: runs and evaluations in every state, both harnesses, their versions."""
+    """Values that lead somewhere: runs and evaluations in every state, the harness and its versions."""
     with calling(target, target.token) as api:
         runs = [api.play("many 120"), api.play("fail"), api.create("wait"), api.play("hello")]
         going, completed, cancelled = api.evaluation("ab", k=100), api.evaluation(), api.evaluation()
         for evaluation in (going, completed):
             assert api.record(evaluation, attempt("a", 0, runs[0])).status_code == 200
         assert api.end(completed).status_code == api.end(cancelled, "cancel").status_code == 200
-    assert target.other_harness_id is not None
     return {
         "run_id": [run["id"] for run in runs],
         "chat_id": [run["chat_id"] for run in runs],
-        "harness_id": [target.harness_id, target.other_harness_id],
+        "harness_id": [target.harness_id],
         "evaluation_id": [going["id"], completed["id"], cancelled["id"]],
         "commit": list(target.commits),
         "case_key": ["a", "b"],
+        "case_id": [case["id"] for case in going["cases"]],
     }
 
 
