@@ -146,12 +146,7 @@ def _runs() -> dict[str, Document]:
     run = _answer(ref("Run"))
     one = "/v2/runs/{run_id}"
     stream = _answer(page(ref("Event")), "The journal; as a stream it ends after the run's last status")
-    stream["content"]["text/event-stream"] = {
-        "schema": {
-            "type": "string",
-            "description": "`id:` a cursor, `event:` a type, `data:` an Event; `:hb` in silence",
-        }
-    }
+    stream["content"]["text/event-stream"] = {"schema": ref("Frame")}  # of each event, as before OpenAPI 3.2
     listing = (
         _statuses(RUN_STATUSES),
         _query("harness_id", given("h", empty=True)),

@@ -191,6 +191,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         created_at=TIME,
         data={"type": "object"},
     ),
+    "Frame": {
+        **whole(
+            id=TEXT,
+            event=TEXT,
+            data={"type": "string", "contentMediaType": "application/json", "contentSchema": ref("Event")},
+        ),
+        "description": "A server-sent event: `id` is the cursor, `event` the type. In silence comes the comment `:hb`.",
+    },
     "JudgeCall": partly(
         ("prompt",),
         prompt={"type": "string", "minLength": 1, "pattern": r"\S"},

@@ -124,9 +124,9 @@ def add_run_routes(app: FastAPI, services: Services) -> None:
     @app.get("/v2/runs/{run_id}/events", tags=["runs"], summary="The run's journal, as a stream or in pages")
     async def run_events(request: Request) -> Response:
         account, run_id = account_of(request), id_in_path(request, "run_id", "run")
+        limit = limit_of(request, highest=500, default=100, code="validation_failed")  # a stream has none, but reads it
         if not wants_stream(request.headers.getlist("accept")):
             cursor = one(request, "cursor")
-            limit = limit_of(request, highest=500, default=100, code="validation_failed")
             return ready(
                 await store.read(lambda connection: runs.event_page(connection, account, run_id, cursor, limit))
             )

@@ -119,6 +119,9 @@ def test_wire_events_pages_go_on_from_the_last_rows_cursor(api: Caller, finished
 def test_wire_events_a_limit_is_1_to_500(api: Caller, finished: dict[str, Any], limit: str) -> None:
     answer = api.send("GET", f"/v2/runs/{finished['id']}/events", params={"limit": limit})
     assert_problem(answer, 400, "validation_failed", "limit")
+    with api.streaming(finished["id"], limit=limit) as stream:  # which has no use for one
+        stream.read()
+    assert_problem(stream, 400, "validation_failed", "limit")
 
 
 def test_wire_events_a_page_holds_100_unless_asked(api: Caller, ours: Target) -> None:

@@ -3,7 +3,8 @@
 Loaded by schemathesis, under the interpreter that has it; imports nothing of ours. `FUZZ_KNOWN` names a file of
 `{field: [values that lead somewhere]}`. Seven of eight well-formed values of such a field are replaced, so that the
 request gets past the door; what is wrong in it otherwise stays wrong, and what is no id stays none. Keys of idempotency
-become fresh ones, for the simple ones that are made up come again and again.
+become fresh ones, for the simple ones that are made up come again and again. Half of the journals are asked for as a
+stream, but for the runs that are `going_on`: theirs has no end.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FIRST = {field: len(values) for field, values in KNOWN.items()}
 NAMES = {"harness_commit": "commit", "baseline_harness_commit": "commit"}
 MADE = {"run_": "run_id", "eval_": "evaluation_id"}
 NEWEST = 20
-KEYS = itertools.count(1)
+CALLS = itertools.count(1)
 
 _ID = r"{}_[0-9A-Za-z]{{26}}|[0-9A-Fa-f-]{{32,36}}"
 WELL_FORMED = {
@@ -72,11 +73,14 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
         after = led(path, before)
         if after != before:
             setattr(case, part, after)
+    if _headers_are_wrong(case):
+        return
+    number = next(CALLS)
     key = (case.headers or {}).get("Idempotency-Key")
-    if isinstance(key, str) and re.fullmatch(r"[!-~]{1,255}", key) and not _headers_are_wrong(case):
-        number = next(KEYS)
-        if number % 10:  # the tenth is used again
-            case.headers["Idempotency-Key"] = f"{key[:200]}-{number}"
+    if isinstance(key, str) and re.fullmatch(r"[!-~]{1,255}", key) and number % 10:  # the tenth is used again
+        case.headers["Idempotency-Key"] = f"{key[:200]}-{number}"
+    if path.endswith("/events") and number % 2 and case.path_parameters["run_id"] not in KNOWN["going_on"]:
+        case.headers["Accept"] = "text/event-stream"
 
 
 def _headers_are_wrong(case: Any) -> bool:

@@ -31,11 +31,13 @@ def known_to(target: Target) -> dict[str, list[str]]:
     """Values that lead somewhere: runs and evaluations in every state, the harness and its versions."""
     with calling(target, target.token) as api:
         runs = [api.play("many 120"), api.play("fail"), api.create("wait"), api.play("hello")]
+        going_on = runs[2]["id"]
         going, completed, cancelled = api.evaluation("ab", k=100), api.evaluation(), api.evaluation()
         for evaluation in (going, completed):
             assert api.record(evaluation, attempt("a", 0, runs[0])).status_code == 200
         assert api.end(completed).status_code == api.end(cancelled, "cancel").status_code == 200
     return {
+        "going_on": [going_on],
         "run_id": [run["id"] for run in runs],
         "chat_id": [run["chat_id"] for run in runs],
         "harness_id": [target.harness_id],
