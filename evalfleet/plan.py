@@ -346,7 +346,10 @@ class Plan:
         """Read a plan of ours. ValueError says what is off: another format, a field that is not there."""
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
             seen = document.get("format") if isinstance(document, Mapping) else type(document).__name__
-            raise ValueError(f"not a plan of format {FORMAT}: {seen!r}; it was written by another evalfleet")
+            who = document.get("evalfleet") if isinstance(document, Mapping) else None
+            raise ValueError(
+                f"not a plan of format {FORMAT}: {seen!r}; it was written by evalfleet {who or 'of another time'}"
+            )
         try:
             return _plan_from(document)
         except KeyError as error:
