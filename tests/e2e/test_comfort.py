@@ -172,8 +172,11 @@ def test_no_graders_plays_without_judging_and_the_resume_asks_them_without_playi
     first = tree.run("eval", "--no-graders", "--json").check(1, "not judged: 1 grader was left out (words.good)")
     assert scored(first.document()) == {"a/one": "incomplete", "b/one": "fail", "c/one": "pass"}
     assert first.document()["graders"] == []
-    assert tree.started() == 4
     submission = first.document()["submission"]
+    again = tree.run("eval", "--no-graders", "--json").check(1, "resuming ", "not judged: 1 grader was left out")
+    assert scored(again.document()) == scored(first.document())
+    assert again.document()["submission"] == submission
     done = tree.run("resume", submission, "--json").check(1)
     assert scored(done.document()) == {"a/one": "pass", "b/one": "fail", "c/one": "pass"}
     assert done.document()["graders"][0]["calls"] == 2
+    assert tree.started() == 4, "each conversation is played once"
