@@ -19,6 +19,8 @@ _WAITS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 # -- moved by a worker ------------------------------------------------------------------------------------------------
 CLAIMS = Counter("evalfleet_claims_total", "Run messages that a worker looked at, by what the claim said", ["answer"])
 ATTEMPTS = Counter("evalfleet_attempts_total", "Attempts judged by this worker, by outcome", ["outcome"])
+for _outcome in ("passed", "failed", "error"):
+    ATTEMPTS.labels(_outcome)  # at 0, for Prometheus sees no increase in a series that begins with its first count
 CONVERSATION_SECONDS = Histogram("evalfleet_conversation_seconds", "Playing one conversation", buckets=_WAITS)
 RUN_SECONDS = Histogram("evalfleet_run_seconds", "One run, from its launch to its terminal state", buckets=_WAITS)
 GRADE_SECONDS = Histogram("evalfleet_grade_seconds", "All graders of one attempt", buckets=_WAITS)
