@@ -91,7 +91,9 @@ def test_refusals_of_one_burst_cut_once_and_the_longest_wait_counts(ledger: Ledg
         cuts = list(pool.map(lambda n: ledger.target_busy(NAME, 1000 * (n % 4), "429"), range(64)))
     assert sorted(cuts) == [0] * 63 + [32]
     assert 2000 < ledger.target_wait_ms(NAME) <= 3000
-    age(ledger, 4000)
+    age(ledger, 1500)
+    assert ledger.target_busy(NAME, 0, "429") == 0, "it was sent before everybody had heard that they wait"
+    age(ledger, 2500)
     assert ledger.target_busy(NAME, 0, "429") == 16, "a refusal after the wait is a new one: 33 were allowed"
 
 
