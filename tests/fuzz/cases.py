@@ -1,4 +1,4 @@
-"""Is there a file that makes the reader of case files raise, take over a second, or over 200 MB, or lie?
+"""Is there a file that makes the reader of case files or of suites raise, take over a second, or over 200 MB, or lie?
 
     python -m tests.fuzz.cases --seconds 600 --seed 1
 
@@ -20,13 +20,14 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from evalfleet.checks import Case, parse_case
+from evalfleet.checks import Case, case_key, parse_case
+from evalfleet.checks.suite import parse_suite
 from tests.fuzz.writing import Writer
 
 SECONDS = 1.0
@@ -47,30 +48,42 @@ class Found:
     findings: list[tuple[int, str]] = field(default_factory=list)
 
 
-def judged(data: bytes) -> tuple[str, float]:
-    """`accepted` or `refused`, and CPU seconds. AssertionError, or whatever the reader raises, for a finding."""
+def judged(data: bytes, suite: str | None = None) -> tuple[str, float]:
+    """`accepted` or `refused`, and CPU seconds. AssertionError, or whatever the reader raises, for a finding. `suite`:
+    its file's name, where the data are rows."""
     began = time.process_time()
-    loaded = parse_case(data, name="a", file="evals/cases/a.yaml")
+    if suite is None:
+        loaded = parse_case(data, name="a", file="evals/cases/a.yaml")
+    else:
+        loaded = parse_suite(data, name="a", file=suite, beside=lambda name: (name, data))
     said = "\n".join(problem.render() for problem in (*loaded.problems, *loaded.warnings))
     documents = [problem.document("error") for problem in (*loaded.problems, *loaded.warnings)]
     spent = time.process_time() - began
-    assert len(loaded.cases) == (0 if loaded.problems else 1)
+    assert bool(loaded.cases) is not bool(loaded.problems)
     said.encode()
     json.dumps(documents)
     if loaded.problems:
         return "refused", spent
-    (case,) = loaded.cases
+    for case in loaded.cases[:50]:
+        _means_the_same(case)
+    keys = [case_key(case.name, scenario.id) for case in loaded.cases for scenario in case.scenarios]
+    assert len(keys) == len(set(keys)), "two scenarios of one key"
+    return "accepted", spent
+
+
+def _means_the_same(case: Case) -> None:
     assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case, "another case after to_json → from_json"
     again = parse_case(dumped(case), name="a", file="evals/cases/a.yaml")
     assert not again.problems, f"refused after a dump: {again.problems[0].render()}"
-    before, after = ([s.content() for s in c.scenarios] for c in (case, again.cases[0]))
+    plain = Case(case.name, case.file, tuple(replace(s, given=None) for s in case.scenarios))
+    before, after = ([s.content() for s in c.scenarios] for c in (plain, again.cases[0]))
     assert before == after, "another case after dump → load"
-    return "accepted", spent
 
 
 def dumped(case: Case) -> bytes:
     """The case as somebody's YAML writer has it."""
-    scenarios = [{**s.content(), "timeout": f"{int(s.timeout)}s"} for s in case.scenarios]
+    plain = [replace(scenario, given=None) for scenario in case.scenarios]
+    scenarios = [{**s.content(), "timeout": f"{int(s.timeout)}s"} for s in plain]
     text = yaml.dump({"scenarios": scenarios}, Dumper=_DUMPER, allow_unicode=True, sort_keys=False)
     return str(text).encode()
 
@@ -142,7 +155,7 @@ def _read_files(first: int, count: int, out: int) -> None:
         data = writer.file(number)
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         try:
-            what, spent = judged(data)
+            what, spent = judged(data, writer.suite(number))
         except BaseException:
             resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             say(**{"is": "finding", "what": traceback.format_exc()[-1500:]})

@@ -42,8 +42,14 @@ class Writer:
     def __init__(self) -> None:
         self.known = known_files()
 
+    def suite(self, seed: int) -> str | None:
+        """The name under which the file of this seed is a suite; None for a case file."""
+        return {0: "a.jsonl", 1: "a.yaml"}.get(seed % 8)
+
     def file(self, seed: int) -> bytes:
         rng = random.Random(seed)
+        if self.suite(seed) is not None and rng.random() < 0.9:
+            return self._rows(rng, lines=self.suite(seed) == "a.jsonl")
         kinds: list[Callable[[random.Random], bytes]] = [
             self._changed, self._changed, self._changed, _scraps, _structure, _structure, _bytes, _large,
         ]  # fmt: skip
@@ -78,6 +84,39 @@ class Writer:
                 lines[number] = b" " * rng.randint(0, 12) + lines[number].lstrip()
                 data = bytearray(b"\n".join(lines))
         return bytes(data)
+
+    def _rows(self, rng: random.Random, *, lines: bool) -> bytes:
+        """Rows with and without what they share, of which a piece may have been changed."""
+
+        def text() -> str:
+            return "".join(rng.choice(_TEXTS) for _ in range(rng.randint(1, 5))) + "x"
+
+        shared = {
+            "expect": [{"final_answer_contains": rng.choice(["${expected}", "<${n}>", "$${x}", "${metadata.a}"])}]
+        }
+        rows: list[dict[str, object]] = [
+            {
+                "input": text(),
+                "expected": rng.choice([text(), 3, 1.5, True]),
+                "n": number,
+                "metadata": {"a": text()},
+                **({"key": text().strip().replace("/", "")} if rng.random() < 0.3 else {}),
+                **({"expect": [{"no_error": True}]} if rng.random() < 0.3 else {}),
+            }
+            for number in range(rng.choice([1, 3, 20, 400]))
+        ]
+        ascii_only = rng.random() < 0.5
+        if lines:
+            parts = [json.dumps(row, ensure_ascii=ascii_only) for row in (shared, *rows)]
+            data = "\n".join(parts).encode()
+        else:
+            data = json.dumps({**shared, "rows": rows}, ensure_ascii=False).encode()
+        if rng.random() < 0.5:
+            return data
+        at = rng.randrange(len(data))
+        scrap = rng.choice(_SCRAPS).encode("utf-8", "surrogatepass")
+        instead = scrap if rng.random() < 0.5 else b""
+        return data[:at] + instead + data[at + rng.choice([0, 1, 9]) :]
 
 
 def _scraps(rng: random.Random) -> bytes:
