@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,6 +40,8 @@ BATCH = 50
 CASES, K = 2000, 100
 MEASURED = 1000
 """Attempts in a measured batch."""
+REPEATED = 5
+"""Measured batches, of which the median is told."""
 
 
 # -- the server
@@ -154,31 +158,34 @@ async def measure_attempts(bench: Bench, count: int, concurrency: int) -> list[s
 
 
 async def measure_batches(bench: Bench, runs: list[str]) -> None:
-    """The cost of a batch of new attempts with runs of their own, by how many are recorded."""
+    """The cost of a batch by how many attempts are recorded already; of the end; and of all in one batch."""
     path = await bench.evaluation(CASES, K)
-    unused = iter(runs)
-    place = 0
+    places = iter(range(CASES * K))
 
-    def following(count: int, *, fresh: bool) -> list[dict[str, Any]]:
-        nonlocal place
-        begin, place = place, place + count
-        return [attempt(at, next(unused) if fresh else runs[0]) for at in range(begin, place)]
+    def following(count: int) -> list[dict[str, Any]]:
+        return [attempt(place, runs[0]) for place in itertools.islice(places, count)]
 
-    for recorded in (1_000, CASES * K - MEASURED):
-        while place < recorded:
-            await bench.record(path, following(min(20_000, recorded - place), fresh=False))
-        await measured(bench, f"batch of {MEASURED} at {recorded} recorded", path, following(MEASURED, fresh=True))
-    cpu, began = bench.cpu(), time.perf_counter()
+    recorded = 0
+    for wanted in (1_000, CASES * K - REPEATED * MEASURED):
+        while recorded < wanted:
+            count = min(20_000, wanted - recorded)
+            await bench.record(path, following(count))
+            recorded += count
+        costs = []
+        for _ in range(REPEATED):
+            batch, cpu = following(MEASURED), bench.cpu()
+            await bench.record(path, batch)
+            costs.append(bench.cpu() - cpu)
+        print(f"batch of {MEASURED} at {recorded} recorded: {statistics.median(costs):.2f} s CPU (of {REPEATED})")
+        recorded += REPEATED * MEASURED
+    cpu = bench.cpu()
     await bench.call("POST", f"{path}/complete")
-    print(f"complete at {place}: {time.perf_counter() - began:.2f} s wall, {bench.cpu() - cpu:.2f} s CPU")
-    whole = [attempt(at, runs[at % len(runs)]) for at in range(CASES * K)]
-    await measured(bench, f"one batch of {CASES * K}", await bench.evaluation(CASES, K), whole)
-
-
-async def measured(bench: Bench, name: str, path: str, attempts: list[dict[str, Any]]) -> None:
-    cpu, began = bench.cpu(), time.perf_counter()
-    await bench.record(path, attempts)
-    print(f"{name}: {time.perf_counter() - began:.2f} s wall, {bench.cpu() - cpu:.2f} s CPU")
+    print(f"complete at {recorded}: {bench.cpu() - cpu:.2f} s CPU")
+    path = await bench.evaluation(CASES, K)
+    whole = [attempt(place, runs[place % len(runs)]) for place in range(CASES * K)]
+    cpu = bench.cpu()
+    await bench.record(path, whole)
+    print(f"one batch of {CASES * K}: {bench.cpu() - cpu:.2f} s CPU")
 
 
 @contextlib.contextmanager
@@ -213,7 +220,7 @@ async def measure(database: str, folder: Path, count: int, concurrency: int) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The cost of an attempt and of a batch.")
     parser.add_argument("--database", help="an empty database; default: SQLite in a new folder")
-    parser.add_argument("--attempts", type=int, default=3000, help="at least 2000")
+    parser.add_argument("--attempts", type=int, default=3000)
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -223,8 +230,6 @@ def main() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(options.database, options.serve))
         return
-    if options.attempts < 2 * MEASURED:
-        parser.error(f"--attempts {options.attempts}: write {2 * MEASURED} or more, the measured batches need them")
     with tempfile.TemporaryDirectory(prefix="evalfleet-bench-") as folder:
         database = options.database or f"sqlite:///{folder}/server.sqlite3"
         print("SQLite" if database.startswith("sqlite") else "Postgres")
