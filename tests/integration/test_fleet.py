@@ -64,7 +64,7 @@ def test_a_fleet_says_what_one_machine_says_though_a_worker_is_killed(
         bindings = {
             f"ef:_kombu.binding{kind}.{q}" for kind in ("", "_permanent") for q in ("run", "grade", "aggregate")
         }
-        unacked = {"ef:unacked", "ef:unacked_index"}  # what the killed worker had not begun; gone after a day
+        unacked = {"ef:unacked", "ef:unacked_index"}  # what the killed worker had not begun; gone after ten minutes
         assert keys_without_ttl(client) <= bindings | unacked | {"ef:epoch"}
         assert cast(int, client.hlen("ef:unacked")) <= 6
         kept = {key.decode().rpartition(":")[2] for key in client.scan_iter(f"ef:s:{submission}:*")}

@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -59,14 +61,20 @@ def ledger(broker: Broker) -> Iterator[Ledger]:
 def test_d01_a_message_that_comes_again_while_its_conversation_runs_changes_nothing(
     tmp_path: Path, private_fleet: Fleet, broker: Broker, ledger: Ledger
 ) -> None:
-    """As a visibility timeout does it that passes while a trial runs: to the worker that runs it, and to others."""
+    """As a visibility timeout does it that passes while a trial runs: to the worker that runs it, and to others. And
+    what a worker took and died with comes back to the queue, and leaves nothing behind."""
     fleet = private_fleet
     tree = tree_of(tmp_path / "tree", ("one", "long", 1))
     fleet.server(tree)
     fleet.scheduler()
+    submission = fleet.submit(tree)
+    client = ledger.redis
+    until(lambda: client.llen("ef:run") == 1, fleet.logs)
+    taken = json.loads(cast(bytes, client.rpop("ef:run")))
+    client.hset("ef:unacked", "tag", json.dumps([taken, "run", "run"]))
+    client.zadd("ef:unacked_index", {"tag": time.time() - 601})
     for name in ("a", "b"):
         fleet.worker(name, "--concurrency", "2")
-    submission = fleet.submit(tree)
     until(lambda: calls(tree) == ["long"], fleet.logs)
     publisher = CeleryPublisher(BrokerSettings.parse(broker.url), ledger)
     publisher.run(submission, [Conversation(0, 0)] * 8)
@@ -76,7 +84,8 @@ def test_d01_a_message_that_comes_again_while_its_conversation_runs_changes_noth
         answers = [f'evalfleet_claims_total{{answer="{word}"}}' for word in ("duplicate", "own_duplicate")]
         return sum(metrics.get(answer, 0.0) for metrics in seen for answer in answers)
 
-    until(lambda: refused() == 8, fleet.logs)
+    until(lambda: refused() >= 8, fleet.logs)
+    until(lambda: not client.exists("ef:unacked", "ef:unacked_index"), fleet.logs)
     publisher.close()
     (tree / "go").touch()
     code, document = fleet.watch(submission)
@@ -85,7 +94,7 @@ def test_d01_a_message_that_comes_again_while_its_conversation_runs_changes_noth
 
 
 def test_d04_a_long_conversation_holds_up_nobody_and_what_waits_obeys_a_stop(
-    tmp_path: Path, private_fleet: Fleet, ledger: Ledger
+    tmp_path: Path, private_fleet: Fleet, broker: Broker, ledger: Ledger
 ) -> None:
     """Two workers of one place each: the free one plays the nine short ones, whatever the other one has at hand."""
     fleet = private_fleet
@@ -104,7 +113,9 @@ def test_d04_a_long_conversation_holds_up_nobody_and_what_waits_obeys_a_stop(
     (tree / "calls.txt").unlink()
     again = fleet.submit(tree_of(tmp_path / "more", ("c", "long more", 12)), "-j", "10")
     until(lambda: calls(tree) == ["long more"] * 2, fleet.logs)
-    until(lambda: ledger.load(again).published == 8, fleet.logs)
+    publisher = CeleryPublisher(BrokerSettings.parse(broker.url), ledger)
+    publisher.run(again, [Conversation(0, trial) for trial in range(12)])
+    publisher.close()
     ledger.end(again, "stopped", "enough")
     until(lambda: not ledger.submissions(), fleet.logs)
     until(lambda: ledger.queue_length("run") == 0, fleet.logs)
