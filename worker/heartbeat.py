@@ -20,6 +20,7 @@ from collections.abc import Callable, Hashable
 
 from evalfleet.errors import EvalfleetError
 from evalfleet.ledger import Hold, Ledger
+from evalfleet.plan import Attempt, Conversation
 from evalfleet.telemetry import HEARTBEAT_AGE
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,9 @@ EVERY_S = 2.0
 UNCONFIRMED_S = 10.0
 ANSWER_S = 2.0
 """A beat that is not answered within this is not confirmed; its ledger must not wait for longer."""
+
+LOOK_EVERY = 5
+"""Beats from one look at the books to the next."""
 
 Word = Callable[[Ledger], object]
 """Tells the ledger that something is not this worker's any more; telling it twice is telling it once."""
@@ -48,6 +52,7 @@ class Heartbeat:
         self._taken: set[Hashable] = set()
         self._holds: dict[Hold, Callable[[str], None]] = {}
         self._owed: dict[Hashable, Word] = {}
+        self._strays: set[tuple[str, Conversation | Attempt]] = set()
         self._guard = threading.Lock()
         self._stopping = threading.Event()
         self._now = threading.Event()
@@ -114,11 +119,15 @@ class Heartbeat:
         return time.monotonic() - self._confirmed
 
     def _main(self) -> None:
+        beats = 0
         while not self._stopping.is_set():
             self._now.wait(self.every)
             self._now.clear()
             if not self._stopping.is_set():
                 self._beat()
+                beats += 1
+                if beats % LOOK_EVERY == 0:
+                    self._give_strays_back()
 
     def _beat(self) -> None:
         with self._guard:
@@ -153,6 +162,30 @@ class Heartbeat:
             with self._guard:
                 del self._owed[what]
                 self._taken.discard(what)
+
+    def _give_strays_back(self) -> None:
+        """What the books say is ours, and nobody here is at, twice in a row: an order that a slow network delivered
+        after we had given up on it, or a beat that put back, in a grace, what had just been given back. Nobody else
+        would ever take it, for we live."""
+        try:
+            booked = self.ledger.held_by(self.incarnation)
+            with self._guard:
+                strays = {
+                    (sub, what)
+                    for sub, what in booked
+                    if (Hold(sub, what) if isinstance(what, Conversation) else (sub, what)) not in self._taken
+                }
+            for sub, what in strays & self._strays:
+                log.warning("%s of %s is ours on the books only, and goes back", what, sub)
+                if isinstance(what, Conversation):
+                    self.ledger.release(sub, what, self.incarnation, played=False)
+                else:
+                    self.ledger.release_grade(sub, what, self.incarnation)
+            self._strays = strays
+        except Exception as error:  # as for a beat
+            log.warning(
+                "what is ours on the books is not known: %s", error, exc_info=not isinstance(error, EvalfleetError)
+            )
 
     def _gone(self, holds: list[Hold], why: str) -> None:
         for hold in holds:

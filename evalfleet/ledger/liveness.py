@@ -10,7 +10,7 @@ import orjson
 
 from evalfleet.givenup import entry
 from evalfleet.ledger.broker import GRACE_MS, Broker, guarded
-from evalfleet.plan import Conversation
+from evalfleet.plan import Attempt, Conversation
 
 HEARTBEAT_PX = 12_000
 """A worker that has not beaten for this long (ms) is dead (I6)."""
@@ -58,6 +58,24 @@ class Liveness(Broker):
     def slots(self) -> int:
         """How many conversations all living workers together can play at once."""
         return sum(int(w.get("slots", 0)) for w in self.workers() if "run" in str(w.get("queues", "")).split(","))
+
+    @guarded
+    def held_by(self, incarnation: str) -> set[tuple[str, Conversation | Attempt]]:
+        """(submission, what): the conversations and the gradings that are this worker's on the books. A round trip for
+        all submissions together."""
+        subs = sorted(m.decode() for m in cast(set[bytes], self.redis.smembers(f"{self.prefix}subs")))
+        with self.redis.pipeline(transaction=False) as pipe:
+            for sub in subs:
+                pipe.hgetall(self._key(sub, "claims"))
+                pipe.hgetall(self._key(sub, "grading"))
+            answers = pipe.execute()
+        kinds = (Conversation, Attempt)
+        return {
+            (subs[number // 2], kinds[number % 2].parse(name.decode()))
+            for number, owners in enumerate(answers)
+            for name, owner in owners.items()
+            if owner.decode() == incarnation
+        }
 
     @guarded
     def reap(self, submission: str, most_losses: int) -> list[str]:

@@ -163,6 +163,23 @@ async def test_i8_a_claim_whose_answer_got_lost_goes_back(stage: Stage, monkeypa
     assert stage.ledger.snapshot(stage.plan.id).records == {"0:0:0"}
 
 
+async def test_i8_a_claim_that_is_ours_on_the_books_only_goes_back(stage: Stage) -> None:
+    """An order that a slow network delivers after all, when its sender has given up on it; or a beat that was under way
+    while its hold was given back, in a grace. Its owner lives, so no reaper takes it."""
+    stage.api.driver.script = never
+    playing = asyncio.create_task(stage.run(Conversation(0, 1)))
+    await until(lambda: set(stage.claims()) == {"0:1"}, "one is played")
+    inc, attempt = stage.crew.heart.incarnation, Attempt(0, 0, 2)
+    stage.ledger.claim(stage.plan.id, FIRST, stage.plan.attempts(FIRST), inc)
+    stage.ledger.put_play(stage.plan.id, attempt, b"{}")
+    assert stage.ledger.claim_grade(stage.plan.id, attempt, inc) == b"{}"
+    await until(lambda: set(stage.claims()) == {"0:1"}, "the other one went back, and what is played did not")
+    await until(lambda: not stage.ledger.snapshot(stage.plan.id).grading, "and so did the grading")
+    assert stage.ledger.take_returned(stage.plan.id) == [FIRST]
+    stage.ledger.end(stage.plan.id, "stopped")
+    await playing
+
+
 async def test_i3_a_message_that_comes_twice_is_played_once(stage: Stage) -> None:
     going, release = asyncio.Event(), asyncio.Event()
 
