@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from evalfleet.artifact import FolderResults, Result, append_segment, finish, op
 from evalfleet.checks.case import load_cases
 from evalfleet.errors import UsageError
 from evalfleet.plan import Plan, PlannedGraders, Scorer
+from evalfleet.quarantine import Quarantine
 from scheduler.compare import Baseline, asked_baseline, baseline_of
 from scheduler.differences import change_lines, comparison_lines
 from scheduler.score import Today, recorded, rescored
@@ -247,3 +249,12 @@ class TestBaseline:
             for fail_on in (None, "any", "significant")
         ]
         assert lost == [False, True, False]
+
+    def test_what_is_in_quarantine_is_compared_and_does_not_gate(self, store: FolderResults) -> None:
+        rows = [scenario("a"), scenario("b")]
+        before = artifact(store, OLD, rows, [*outcomes("a", "p"), *outcomes("b", "p")])
+        apart = (Quarantine("tone/a", "it flickers", date(2099, 1, 1)),)
+        now = artifact(store, NEW, rows, [*outcomes("a", "f"), *outcomes("b", "p")], quarantine=apart)
+        compared = Baseline(before, "any").against(now.plan, recorded(now))
+        assert compared.comparison.is_regression()
+        assert not compared.is_lost

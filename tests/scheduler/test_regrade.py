@@ -135,6 +135,20 @@ def test_a_trial_of_ours_counts_although_the_old_evaluation_holds_another_run(pl
     assert (row.verdict, row.passed, row.elsewhere) == ("pass", 2, ())
 
 
+def test_an_attempt_that_only_its_judge_failed_is_graded_now(place: Place) -> None:
+    """S26: its trial is in the artifact."""
+    played = {"meaning": "result", "reason": "", "code": ""}
+    away = line("a", 0, "missing", reason="judge_unavailable: 503", meaning=played, trial_record=trial_record())
+    place.artifact([{**away, "code": "judge_unavailable", "run_id": "run_x"}, line("a", 1)])
+    place.grader(TRUE)
+    anew = place.regrade()
+    [row] = anew.rescored.summary.scenarios
+    assert (row.verdict, row.was) == ("pass", "incomplete")
+    now = open_artifact(place.store, anew.plan.artifact).line("tone", "a", 0)
+    assert now is not None
+    assert (now["outcome"], now["run_id"], "code" in now) == ("passed", "run_x", False)
+
+
 def test_a_grader_that_broke_is_an_error_again_with_its_line(place: Place) -> None:
     """S24"""
     place.artifact([line("a", 0, graders=[old_answer()]), line("a", 1, graders=[old_answer()])])
