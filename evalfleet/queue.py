@@ -30,6 +30,7 @@ def celery_config(broker_url: str, *, prefix: str = "ef:") -> dict[str, Any]:
         "broker_transport_options": transport,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
+        "broker_channel_error_retry": True,  # a full broker refuses even to be joined
         "broker_pool_limit": 4,
         "task_acks_late": False,
         "task_ignore_result": True,

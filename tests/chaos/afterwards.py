@@ -21,6 +21,8 @@ from evalfleet.server.engines import make_engine
 from tests.chaos.suite import Call
 
 QUEUES = ("run", "grade", "aggregate")
+OF_THE_SERVER = frozenset({"server_lost", "internal_error"})
+"""Codes of runs whose server died, or could not write what its agent said."""
 UNACKED = {"ef:unacked", "ef:unacked_index"}
 
 
@@ -111,9 +113,9 @@ def called_once(calls: Sequence[Call], made: Sequence[Run]) -> Iterator[str]:
 
 
 def repeats_are_explained(made: Sequence[Run], killed_agents: Collection[str], server_faults: int) -> Iterator[str]:
-    """A try follows another one only where a server was lost under that one; an agent that was killed is not tried
-    again (S17: `agent_exit` is the agent's)."""
-    lost = {(run.case, run.trial, run.number) for run in made if run.code == "server_lost"}
+    """A try follows another one only where a server was lost under that one, or lost its database; an agent that was
+    killed is not tried again (S17: `agent_exit` is the agent's)."""
+    lost = {(run.case, run.trial, run.number) for run in made if run.code in OF_THE_SERVER}
     for case, trial, number in sorted({(run.case, run.trial, run.number) for run in made if run.number > 0}):
         if (case, trial, number - 1) not in lost:
             yield f"{case} trial {trial}: try {number} has no reason, a server was not lost in try {number - 1}"
@@ -122,7 +124,7 @@ def repeats_are_explained(made: Sequence[Run], killed_agents: Collection[str], s
     for run in made:
         if run.status not in {"succeeded", "failed"}:
             yield f"{run.id} of {run.place} is {run.status}"
-        if run.code not in {"", "server_lost"} and run.id not in killed_agents:
+        if run.code not in {"", *OF_THE_SERVER} and run.id not in killed_agents:
             yield f"{run.id} of {run.place} has failed with {run.code}, and nobody killed its agent"
 
 
@@ -131,7 +133,7 @@ def verdicts_are_right(
 ) -> Iterator[str]:
     """Everything passes but for conversations whose agent was killed in the very try that counts (I5)."""
     by_id = {run.id: run for run in made}
-    hurt = {(r.case, r.trial, r.number) for r in made if r.id in killed_agents and r.code not in {"", "server_lost"}}
+    hurt = {(r.case, r.trial, r.number) for r in made if r.id in killed_agents and r.code not in {"", *OF_THE_SERVER}}
     for attempt in attempts:
         run = by_id.get(attempt.run)
         if run is None:
@@ -195,6 +197,6 @@ def summary_of(made: Sequence[Run], calls: Sequence[Call]) -> Mapping[str, Any]:
         "runs": len(made),
         "calls": len(calls),
         "tries_again": len({(r.case, r.trial, r.number) for r in made if r.number > 0}),
-        "server_lost": sum(r.code == "server_lost" for r in made),
-        "agents_killed": sum(r.code not in {"", "server_lost"} for r in made),
+        "server_lost": sum(r.code in OF_THE_SERVER for r in made),
+        "agents_killed": sum(r.code not in {"", *OF_THE_SERVER} for r in made),
     }

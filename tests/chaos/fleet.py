@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -31,6 +32,7 @@ BY_ITSELF = {2, 3}
 """Exit codes of parts that may end by themselves: what they need was not there at their start; or a deaf worker."""
 LEAVES_WITHIN_S = 30.0
 LOG_SHOWN = 6000
+IMPATIENCE = re.compile(r"Frequent restarts detected: .*\nTraceback ")
 
 
 class ChaosFleet:
@@ -245,6 +247,11 @@ class ChaosFleet:
         """What happened, and what each part said of it."""
         logs = [f"== {part.name}\n{part.log[-LOG_SHOWN:]}" for part in self.fleet.parts]
         return "\n".join([*self.log, *logs])
+
+    def tracebacks(self) -> list[str]:
+        """Parts in whose log one stands. Celery shows its own impatience with a broker that refuses it as one, too."""
+        said = {part.name: IMPATIENCE.sub("", part.log) for part in self.fleet.parts}
+        return [name for name, log in said.items() if "Traceback" in log]
 
     def close(self) -> None:
         self.links.mend()
