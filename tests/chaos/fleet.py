@@ -60,7 +60,7 @@ class ChaosFleet:
             links.link(f"{name}>broker", self.broker.port)
             links.link(f"{name}>servers", *self.ports.values())
         for name in SERVERS:
-            links.link(f"{name}>database", url.port or 5432)
+            links.link(f"{name}>database", url.port or 5432, host=url.host or "127.0.0.1")
         self.fleet = Fleet(folder, self.broker.url)
         self.fleet.environment |= self._addresses("person")
 

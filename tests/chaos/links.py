@@ -25,10 +25,11 @@ _WITHIN = 10.0
 
 
 class Link:
-    """Made by `Links.link`. `port` is where it listens; `ends` are the ports on loopback that it leads to."""
+    """Made by `Links.link`. `port` is where it listens, on loopback; `ends` are the ports on `host` that it leads to."""
 
-    def __init__(self, links: Links, name: str, ends: Sequence[int]) -> None:
+    def __init__(self, links: Links, name: str, host: str, ends: Sequence[int]) -> None:
         self.name = name
+        self._host = host
         self._links = links
         self._ends = tuple(ends)
         self._turn = itertools.count()
@@ -110,7 +111,7 @@ class Link:
         first = next(self._turn)
         for step in range(len(self._ends)):
             with contextlib.suppress(OSError):
-                return await asyncio.open_connection("127.0.0.1", self._ends[(first + step) % len(self._ends)])
+                return await asyncio.open_connection(self._host, self._ends[(first + step) % len(self._ends)])
         return None
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -134,9 +135,9 @@ class Links:
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._all: dict[str, Link] = {}
 
-    def link(self, name: str, *ends: int) -> Link:
+    def link(self, name: str, *ends: int, host: str = "127.0.0.1") -> Link:
         """A new link to these ports, listening."""
-        made = Link(self, name, ends)
+        made = Link(self, name, host, ends)
         self._all[name] = made
         made.mend()
         return made
