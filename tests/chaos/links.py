@@ -25,7 +25,7 @@ _WITHIN = 10.0
 
 
 class Link:
-    """Made by `Links.link`. `port` is where it listens, on loopback; `ends` are the ports on `host` that it leads to."""
+    """Made by `Links.link`. `port` is where it listens, on loopback; it leads to the ports `ends` of `host`."""
 
     def __init__(self, links: Links, name: str, host: str, ends: Sequence[int]) -> None:
         self.name = name
