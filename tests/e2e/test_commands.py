@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -179,6 +180,30 @@ def test_graders_and_a_judge(tree: Tree, judge: JudgeStub) -> None:
     assert judge.key not in everything
     assert judge.key not in done.out + done.err
     assert tree.started() <= 4, "only a turn that the stop cut off costs its conversation a new try (S14)"
+
+
+def test_graders_are_asked_again_and_ask_the_judge_without_the_runs(tree: Tree, judge: JudgeStub) -> None:
+    """S32, S26: on a machine that has the artifact and not the server that played it."""
+    tree.case("talk", JUDGED)
+    tree.grader("quality", QUALITY)
+    url = f"http://127.0.0.1:{judge.server_port}/v1"
+    tree.configure(f'[judge]\nbase_url = "{url}"\nmodel = "small"\napi_key_env = "JUDGE_KEY"\n')
+    tree.run("eval", environment={"JUDGE_KEY": judge.key}).check(1)
+    name, played, asked = tree.artifact().name, tree.started(), judge.asked
+    shutil.rmtree(tree.root / ".evalfleet")
+    tree.grader("quality", QUALITY.replace('"pass": True', '"pass": "hello" in run["final_answer"]'))
+
+    again = tree.run("score", name, "--regrade", environment={"JUDGE_KEY": judge.key})
+    again.check(
+        1,
+        "failed it with the score 0.2",
+        "judge apart: 2 calls, 24 tokens",
+        "no verdict differs from what was recorded",
+    )
+    assert (tree.started(), judge.asked) == (played, asked + 2)
+    refused = tree.run("score", name, "--regrade", environment={"JUDGE_KEY": "sk-wrong"})
+    refused.check(3, "grading stopped: ", "not graded again")
+    assert "sk-wrong" not in refused.out + refused.err
 
 
 def test_a_grader_that_raises_is_an_error_with_its_line(tree: Tree) -> None:
