@@ -149,10 +149,10 @@ def pass_at_1(tallies: Iterable[ScenarioTally], files: Sequence[Hashable] | None
 
 
 def pass_at_k(tallies: Iterable[ScenarioTally]) -> Rate:
-    """Share of complete scenarios in which at least one trial passed: it *can* do it. A scenario that passed once
-    counts as complete: what is missing cannot change it."""
+    """Share of complete scenarios in which at least one trial passed: it *can* do it. One that has passed and misses a
+    trial is no exception: were it counted, and one that has not passed yet left out, the rate would be too high."""
     all_tallies = [tally for tally in tallies if tally.trials]
-    seen = [tally for tally in all_tallies if not tally.missing or tally.passed]
+    seen = [tally for tally in all_tallies if not tally.missing]
     return _share(
         all_tallies,
         [tally.passed > 0 for tally in seen],

@@ -106,7 +106,7 @@ TALLIES = [ScenarioTally(passed=3), ScenarioTally(passed=1, failed=1, missing=1)
 
 def test_s18_rates_of_the_report_carry_n_missing_and_bounds() -> None:
     assert pass_at_1(TALLIES) == Rate(0.5, 3, 2, 4 / 9, 2 / 3)
-    assert pass_at_k(TALLIES) == Rate(1.0, 2, 2, 2 / 3, 1.0, wilson(2, 2))
+    assert pass_at_k(TALLIES) == Rate(1.0, 1, 2, 2 / 3, 1.0, wilson(1, 1))
     assert pass_hat_k(TALLIES) == Rate(1.0, 1, 2, 1 / 3, 1 / 3, wilson(1, 1))
 
 
