@@ -3,7 +3,8 @@
     EvalfleetError
     ├── AuthorError            the author of a case or grader: exit 2, HTTP 422
     │   ├── CaseFilesInvalid       one or more case files; carries every problem with its place (S2)
-    │   └── GraderRefused          a grader that a case names cannot be called (S6)
+    │   ├── GraderRefused          a grader that a case names cannot be called (S6)
+    │   └── PromptRefused          the judge takes no such prompt or model of a grader's: that grader's error (S24)
     ├── OperatorError          who runs the command or the fleet: exit 2, HTTP 400
     │   ├── UsageError             arguments; nothing matched
     │   ├── ConfigError            evalfleet.toml, with file and line
@@ -67,6 +68,11 @@ class CaseFilesInvalid(AuthorError):
 
 class GraderRefused(AuthorError):
     """A case calls a judge that cannot be called; says which and why (S6)."""
+
+
+class PromptRefused(AuthorError):
+    """The judge works, and does not take what this grader asked it (too long, filtered, no such model). Asking again
+    changes nothing, and other graders may go on: an error of this one (S24)."""
 
 
 class OperatorError(EvalfleetError):

@@ -30,7 +30,7 @@ from evalfleet.errors import (
     UnfitHost,
 )
 from evalfleet.graders.check import check_graders
-from evalfleet.graders.judge_call import OPERATORS, LlmAnswer, LlmCall, platform_judge
+from evalfleet.graders.judge_call import LlmAnswer, LlmCall, platform_judge, refusal
 from evalfleet.graders.judging import MORE_GRADES, Grade, grade, needs_graders
 from evalfleet.graders.pool import GraderPool, GraderSettings
 from evalfleet.ledger import JUDGE_ROW, Progress
@@ -194,9 +194,7 @@ def own_judge(judge: Judge) -> LlmCall:
         except (ConfigError, CredentialError) as error:
             raise JudgeNotConfigured(error.message) from error
         except ProblemAnswer as problem:
-            if problem.status in OPERATORS:
-                raise JudgeNotConfigured(problem.detail) from problem
-            raise JudgeUnavailable(problem.detail) from problem
+            raise refusal(problem) from problem
         except EvalfleetError as error:
             raise JudgeUnavailable(error.message) from error
         return LlmAnswer(answer.text, answer.tokens, answer.amount)

@@ -1,6 +1,8 @@
 """What does `t.llm` need from whoever runs the graders?
 
-A grader's process has no key and no network: its `t.llm` is answered by an async callable of the worker.
+A grader's process has no key and no network: its `t.llm` is answered by an async callable of the worker. A refusal has
+one of three owners (S24, S26): the operator (no judge, its key, its money: grading stops), this one call (its prompt or
+its model: the grader's error), and whoever keeps the judge running (everything else: asked again, then missing).
 """
 
 from __future__ import annotations
@@ -10,15 +12,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evalfleet.errors import EvalfleetError, JudgeNotConfigured, JudgeUnavailable, ProblemAnswer
+from evalfleet.errors import EvalfleetError, JudgeNotConfigured, JudgeUnavailable, ProblemAnswer, PromptRefused
 
 if TYPE_CHECKING:
     from evalfleet.contract.client import Client
 
-__all__ = ["JudgeNotConfigured", "JudgeUnavailable", "LlmAnswer", "LlmCall", "platform_judge"]
+__all__ = [
+    "JudgeNotConfigured", "JudgeUnavailable", "LlmAnswer", "LlmCall", "PromptRefused", "platform_judge", "refusal",
+]  # fmt: skip
 
-OPERATORS = frozenset({401, 402, 403, 404, 422})
-"""Of a judge's refusals, those that asking again changes nothing about (S26)."""
+_OPERATORS_STATUS = frozenset({401, 402, 403})
+_OPERATORS_CODES = frozenset({"judge_not_configured", "judge_refused"})
+_THIS_CALLS_STATUS = frozenset({400, 413, 422})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +35,20 @@ class LlmAnswer:
     amount: str | None = None
 
 
-# (prompt, model or None, seconds left) -> answer; raises JudgeUnavailable or JudgeNotConfigured.
+# (prompt, model or None, seconds left) -> answer; raises JudgeUnavailable, JudgeNotConfigured or PromptRefused.
 LlmCall = Callable[[str, str | None, float], Awaitable[LlmAnswer]]
+
+
+def refusal(problem: ProblemAnswer) -> JudgeNotConfigured | PromptRefused | JudgeUnavailable:
+    """Whose trouble a judge's problem document is.
+
+    A 404 is nobody's fault that can be named (this run is not there any more, or the platform has no judge at all): it
+    leaves the attempt missing, and ten in a row pause grading with that sentence."""
+    if problem.status in _OPERATORS_STATUS or problem.code in _OPERATORS_CODES:
+        return JudgeNotConfigured(f"the judge refused: {problem.detail}")
+    if problem.status in _THIS_CALLS_STATUS:
+        return PromptRefused(f"the judge refused what it was asked: {problem.detail}")
+    return JudgeUnavailable(str(problem))
 
 
 def platform_judge(client: Client, run_id: str) -> LlmCall:
@@ -41,9 +58,7 @@ def platform_judge(client: Client, run_id: str) -> LlmCall:
         try:
             answer = await client.judge(run_id, prompt, model, deadline=time.monotonic() + seconds)
         except ProblemAnswer as problem:
-            if problem.status in OPERATORS:
-                raise JudgeNotConfigured(f"the judge refused: {problem.detail}") from problem
-            raise JudgeUnavailable(str(problem)) from problem
+            raise refusal(problem) from problem
         except EvalfleetError as error:
             raise JudgeUnavailable(error.message) from error
         tokens, amount = answer.get("tokens"), answer.get("amount")

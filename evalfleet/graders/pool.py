@@ -22,9 +22,11 @@ from evalfleet.graders.cage import Allowed, Cage, CageLost, Ending, GraderSettin
 from evalfleet.graders.ending import end_sentence
 from evalfleet.graders.inside.faults import CAGE_COMPLAINT, CAGE_EXIT
 from evalfleet.graders.inside.frames import Garbled
-from evalfleet.graders.judge_call import JudgeNotConfigured, JudgeUnavailable, LlmAnswer, LlmCall
+from evalfleet.graders.judge_call import JudgeNotConfigured, JudgeUnavailable, LlmAnswer, LlmCall, PromptRefused
 
-__all__ = ["GraderPool", "GraderSettings", "JudgeNotConfigured", "JudgeUnavailable", "LlmAnswer", "LlmCall"]
+__all__ = [
+    "GraderPool", "GraderSettings", "JudgeNotConfigured", "JudgeUnavailable", "LlmAnswer", "LlmCall", "PromptRefused",
+]  # fmt: skip
 
 CAGES_KEPT = 8
 TRIES = 2  # of a call whose cage was lost under it
@@ -48,7 +50,7 @@ class _Judging:
     calls: int = 0
     tokens: int = 0
     amount: Decimal | None = None
-    kind: Literal["judge_unavailable", "stopped"] | None = None
+    kind: Literal["judge_unavailable", "stopped", "error"] | None = None
     trouble: str = ""
 
     async def ask(self, asked: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -63,6 +65,9 @@ class _Judging:
                 answer = await self.llm(asked["prompt"], asked["model"], max(self.deadline - time.monotonic(), 0.0))
             except JudgeNotConfigured as error:
                 self.kind, self.trouble = "stopped", error.message
+                return None
+            except PromptRefused as error:
+                self.kind, self.trouble = "error", error.message
                 return None
             except JudgeUnavailable as error:
                 self.trouble = error.message

@@ -2,10 +2,12 @@
 
 What goes wrong says who has to act (S26):
 
-- ConfigError, CredentialError: the operator. No judge is set, its key is not set or was refused (401, 403).
-- ProblemAnswer 403 `insufficient_balance`, 404 `not_found`: the operator too (no money; no such model or address).
+- ConfigError, CredentialError: the operator. No judge is set, there is none of this model at this address, its key is
+  not set or was refused (401, 403).
+- ProblemAnswer 403 `insufficient_balance`: the operator too (no money).
 - TargetUnreachable, ProblemAnswer 429 `rate_limited` and 502 `upstream_unavailable`: infrastructure; try again.
-- ProblemAnswer 400 `invalid_body`: the endpoint refused this prompt (too long, filtered): the call's own trouble.
+- ProblemAnswer 400 `invalid_body`: the endpoint refused this prompt (too long, filtered), or has no such model as the
+  grader named: the call's own trouble.
 - UnreadableAnswer: an answer that is no chat completion.
 """
 
@@ -32,7 +34,6 @@ _PROBLEMS = {
     "out_of_funds": (403, "insufficient_balance"),
     "rate_limited": (429, "rate_limited"),
     "upstream_unavailable": (502, "upstream_unavailable"),
-    "judge_http_404": (404, "not_found"),
 }
 
 
@@ -87,6 +88,8 @@ class Judge:
                     said = await read_some(url, response)
                     secrets = [key] if key else []
                     failure = status_failure(url, response.status_code, said, secrets, prefix="judge_http")
+                    if response.status_code == 404 and model is None:  # then it is [judge] that names what is not there
+                        raise ConfigError(CONFIG_FILE, f"[judge] base_url or model: the judge: {failure.message}")
                     raise _refusal(failure, _retry_after(response))
                 unread = await read_completion(url, response, answer)
         except TimeoutError as error:

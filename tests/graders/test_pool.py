@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from evalfleet.checks.outcome import GraderAnswer
-from evalfleet.errors import UnfitHost
+from evalfleet.errors import EvalfleetError, ProblemAnswer, UnfitHost
 from evalfleet.graders.cage import Allowed
+from evalfleet.graders.judge_call import refusal
 from evalfleet.graders.pool import (
     GraderPool,
     GraderSettings,
@@ -22,6 +23,7 @@ from evalfleet.graders.pool import (
     JudgeUnavailable,
     LlmAnswer,
     LlmCall,
+    PromptRefused,
     llm_delays,
 )
 from tests.graders.trees import CASE, RUN, case_tree, eventually, make_tree, needs_linux, processes_of
@@ -304,6 +306,45 @@ async def test_s26_a_refused_key_stops_grading(tmp_path: Path) -> None:
     async with pooled(make_tree(tmp_path, it=JUDGED), llm=llm) as (_, grade):
         answer = await grade("it.stubborn")
     assert (answer.kind, answer.error) == ("stopped", "the judge refused its key (401)")
+
+
+@pytest.mark.parametrize("name", ["it.asks", "it.stubborn"])
+async def test_s24_s26_a_prompt_that_the_judge_does_not_take_is_this_graders_error_whatever_it_catches(
+    tmp_path: Path, name: str
+) -> None:
+    asked = 0
+
+    async def llm(prompt: str, model: str | None, seconds: float) -> LlmAnswer:
+        nonlocal asked
+        asked += 1
+        raise PromptRefused("the judge refused what it was asked: prompt too long")
+
+    async with pooled(make_tree(tmp_path, it=JUDGED), llm=llm) as (_, grade):
+        answer = await grade(name)
+    assert (answer.kind, answer.passed, asked) == ("error", None, 1)
+    assert answer.error == "the judge refused what it was asked: prompt too long"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "whose"),
+    [
+        pytest.param(401, "unauthorized", JudgeNotConfigured, id="its key"),
+        pytest.param(402, "machine_limit_reached", JudgeNotConfigured, id="its plan"),
+        pytest.param(403, "insufficient_balance", JudgeNotConfigured, id="its money"),
+        pytest.param(422, "judge_not_configured", JudgeNotConfigured, id="no judge"),
+        pytest.param(422, "judge_refused", JudgeNotConfigured, id="the judge's own key"),
+        pytest.param(400, "invalid_body", PromptRefused, id="a prompt that is too long"),
+        pytest.param(413, "", PromptRefused, id="a body that is too large"),
+        pytest.param(422, "validation_failed", PromptRefused, id="a field that it does not take"),
+        pytest.param(404, "not_found", JudgeUnavailable, id="a run that is gone"),
+        pytest.param(429, "rate_limited", JudgeUnavailable, id="too many at once"),
+        pytest.param(502, "upstream_unavailable", JudgeUnavailable, id="the model is down"),
+    ],
+)
+def test_s26_a_refusal_of_the_judge_has_one_owner(status: int, code: str, whose: type[EvalfleetError]) -> None:
+    said = refusal(ProblemAnswer(status, code, "the reason"))
+    assert type(said) is whose
+    assert "the reason" in said.message
 
 
 async def test_s26_a_judge_that_stumbles_is_asked_again_within_the_limit(tmp_path: Path) -> None:

@@ -59,7 +59,6 @@ async def test_an_endpoint_that_streams_unasked_is_read_too() -> None:
         (500, {}, "upstream_unavailable", 502),
         (402, {}, "insufficient_balance", 403),
         (429, {"error": {"message": "q", "code": "insufficient_quota"}}, "insufficient_balance", 403),
-        (404, {"error": {"message": "no such model"}}, "not_found", 404),
         (400, {"error": {"message": "prompt too long"}}, "invalid_body", 400),
         (422, {"detail": "no"}, "invalid_body", 400),
     ],
@@ -70,6 +69,16 @@ async def test_a_refusal_says_who_has_to_act(status: int, body: Any, code: str, 
             await ask(service, api_key_env="KEY")
     assert (caught.value.code, caught.value.status) == (code, wire_status)
     assert caught.value.retry_after == 7.0
+
+
+async def test_s26_a_model_that_is_not_there_is_of_whom_who_named_it() -> None:
+    body = json.dumps({"error": {"message": "no such model"}}).encode()
+    async with Service(status=404, pieces=[body]) as service:
+        with pytest.raises(ConfigError, match=r"\[judge\] base_url or model: .*no such model"):
+            await ask(service)
+        with pytest.raises(ProblemAnswer, match="no such model") as caught:
+            await ask(service, "a-graders-typo")
+    assert (caught.value.status, caught.value.code) == (400, "invalid_body")
 
 
 @pytest.mark.parametrize("status", [401, 403])
