@@ -40,7 +40,8 @@ from evalfleet.contract.tasks import (
     read_grade,
     read_run,
 )
-from evalfleet.errors import EvalfleetError, SettingError
+from evalfleet.errors import EvalfleetError, SettingError, UnfitHost
+from evalfleet.graders.cage import capabilities
 from evalfleet.ledger import FAULT
 from evalfleet.logs import log_to_stderr
 from evalfleet.plan import Attempt, Conversation
@@ -175,6 +176,8 @@ def run_worker(
     liveness.check_file()
     app.steps["consumer"].add(_look_with(liveness))
     metrics_port = serve(settings.metrics_port)
+    if GRADE_QUEUE in queues and settings.lifeline_fd is None:  # nobody reads the log of a laptop's embedded one
+        say_walls()
     crew.start()
 
     def leave() -> None:
@@ -225,6 +228,22 @@ def run_worker(
     if leaving.is_alive():
         leaving.join()  # where the interpreter ends, no thread of ours can start anything any more
     return DEAF_EXIT if liveness.is_deaf else int(worker.exitcode or 0)
+
+
+def say_walls() -> None:
+    """Log which of the walls around graders this host gives, and what each that it does not give means (S28)."""
+    try:
+        cages = capabilities()
+    except UnfitHost as unfit:
+        log.error("graders cannot be run here: %s", unfit)  # noqa: TRY400  - the sentence is enough
+        return
+    weak = cages.weak()
+    log.log(
+        logging.WARNING if weak else logging.INFO,
+        "graders run behind these walls: %s%s",
+        ", ".join(cages.standing()) or "none",
+        f"; but {'; '.join(weak)} (docs/graders.md)" if weak else "",
+    )
 
 
 def _on_signals(leaving: threading.Thread) -> None:

@@ -66,6 +66,7 @@ class Cages:
     read_only_tree: bool
     subreaper: bool
     memory_limit: bool
+    process_limit: bool
     python: str = ""  # version of the graders' interpreter
 
     def weak(self) -> tuple[str, ...]:
@@ -76,8 +77,22 @@ class Cages:
             (self.user_namespace, "graders run as the same user as this process and can read what that user can"),
             (self.read_only_tree, "a grader can change the modes of its copy of the tree and write to it"),
             (self.memory_limit, "a grader's memory is not limited"),
+            (self.process_limit, "the number of processes that a grader starts is not limited"),
         )
         return tuple(sentence for stands, sentence in sentences if not stands)
+
+    def standing(self) -> tuple[str, ...]:
+        """A few words for each wall that stands here."""
+        words = (
+            (self.user_namespace, "user namespace"),
+            (self.pid_namespace, "PID namespace"),
+            (self.subreaper and not self.pid_namespace, "subreaper"),
+            (self.network_closed, "network closed"),
+            (self.read_only_tree, "read-only tree"),
+            (self.memory_limit, "memory limit"),
+            (self.process_limit, "process limit"),
+        )
+        return tuple(word for stands, word in words if stands)
 
 
 @dataclass(frozen=True, slots=True)

@@ -453,6 +453,11 @@ def test_which_walls_stand_is_said(tmp_path: Path) -> None:
     cages = capabilities()
     assert isinstance(cages, Cages)
     assert cages.python.startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
-    nothing = Cages(False, False, False, False, False, False)
-    assert len(nothing.weak()) == 5
-    assert Cages(True, True, True, True, True, True).weak() == ()
+    nothing = Cages(False, False, False, False, False, False, False)
+    assert (len(nothing.weak()), nothing.standing()) == (6, ())
+    everything = Cages(True, True, True, True, True, True, True)
+    assert everything.weak() == ()
+    assert everything.standing() == (
+        "user namespace", "PID namespace", "network closed", "read-only tree", "memory limit", "process limit",
+    )  # fmt: skip
+    assert cages.process_limit is (cages.user_namespace and os.geteuid() != 0)

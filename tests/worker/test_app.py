@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from evalfleet.errors import CredentialError, SettingError
+import worker.app
+from evalfleet.errors import CredentialError, SettingError, UnfitHost
+from evalfleet.graders.cage import Cages
 from evalfleet.settings import Settings
-from worker.app import check_environment, main, read_queues
+from worker.app import check_environment, main, read_queues, say_walls
 
 SECRETS = {"EVALFLEET_TOKEN": "a-token-nobody-may-see", "SPLOX_API_KEY": "a-key-nobody-may-see"}
 
@@ -126,6 +128,45 @@ def test_queues_are_read_once_each_and_in_order() -> None:
     assert read_queues(" grade, run,grade ") == ("grade", "run")
 
 
+@pytest.mark.parametrize(
+    ("cages", "level", "message"),
+    [
+        pytest.param(
+            Cages(True, True, True, True, True, True, True),
+            "INFO",
+            "graders run behind these walls: user namespace, PID namespace, network closed, read-only tree, "
+            "memory limit, process limit",
+            id="all",
+        ),
+        pytest.param(
+            Cages(False, False, False, True, True, True, True),
+            "WARNING",
+            "graders run behind these walls: subreaper, read-only tree, memory limit, process limit; "
+            "but graders can reach the network; graders run as the same user as this process and can read what that "
+            "user can (docs/graders.md)",
+            id="some",
+        ),
+        pytest.param(UnfitHost("no interpreter"), "ERROR", "graders cannot be run here: no interpreter", id="no cage"),
+    ],
+)
+def test_s28_a_worker_says_which_walls_stand_here(
+    cages: Cages | UnfitHost,
+    level: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def see() -> Cages:
+        if isinstance(cages, UnfitHost):
+            raise cages
+        return cages
+
+    monkeypatch.setattr(worker.app, "capabilities", see)
+    with caplog.at_level("INFO"):
+        say_walls()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [(level, message)]
+
+
 def test_a_broker_that_is_not_there_is_named_without_its_password(
     environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,5 +210,6 @@ def test_at_debug_no_secret_is_logged_and_root_is_not_scolded(valkey: str, tmp_p
     log = "".join(seen)
     assert "leaves; what it plays goes back" in log
     assert "SecurityWarning" not in log
+    assert log.count("graders run behind these walls: ") == 1
     for secret in SECRETS.values():
         assert secret not in log

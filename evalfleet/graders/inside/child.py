@@ -29,7 +29,7 @@ from evalfleet.graders.inside import answers, faults, frames, kernel
 
 CHANNEL = 1000  # the private line's descriptor: far from the small numbers that programs close in a row
 NOFILE = 1024
-NPROC = 1024  # processes and threads of all calls of one bundle together; only where a user namespace counts them apart
+NPROC = 1024  # processes and threads of all calls of one bundle together; where a user namespace counts them apart
 FILE_BYTES = 256 * 1024 * 1024
 _SPARE = 64 * 1024 * 1024  # bytes of memory released when the limit is hit, to say so
 
@@ -142,7 +142,7 @@ def _wall_in(
     os.closerange(3, number)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, FILE_BYTES)
-    if cages["user_namespace"]:
+    if cages["process_limit"]:
         _limit(resource.RLIMIT_NPROC, NPROC)
     if kernel.IS_LINUX:  # macOS refuses to lower the address space below what it has mapped already
         memory = int(request["memory_mb"]) * 1024 * 1024

@@ -80,6 +80,7 @@ def _raise_walls(control: socket.socket, root: str, network: bool, allowed: str)
         "read_only_tree": False,
         "subreaper": kernel.IS_LINUX,
         "memory_limit": kernel.IS_LINUX,
+        "process_limit": False,
     }
     if kernel.IS_LINUX:
         kernel.become_subreaper()
@@ -94,6 +95,7 @@ def _raise_walls(control: socket.socket, root: str, network: bool, allowed: str)
         _go_on_as_first_process(control)
         cages["user_namespace"] = cages["pid_namespace"] = True
         cages["network_closed"] = bool(flags & kernel.CLONE_NEWNET)
+        cages["process_limit"] = os.geteuid() != 0  # the kernel counts root's nowhere
         try:
             kernel.make_read_only(root)
             cages["read_only_tree"] = True
