@@ -11,6 +11,7 @@
     │   ├── SettingError           an EVALFLEET_* variable or flag, by name
     │   ├── CredentialError        a key that is absent or refused
     │   ├── TreeBusy               another evalfleet holds this tree's state
+    │   ├── PlanRefused            a plan or its graders are not what was signed: nothing is played of it
     │   ├── UnfitHost              this machine or broker cannot do what was asked (port, eviction policy, pool)
     │   └── JudgeNotConfigured     `t.llm` has nobody to ask, or the key was refused: grading stops (S26)
     ├── PlatformError          the system we talk to: exit 3, HTTP 502
@@ -112,6 +113,10 @@ class TreeBusy(OperatorError):
 
 class UnfitHost(OperatorError):
     """This host, port or broker cannot serve the request as it stands."""
+
+
+class PlanRefused(OperatorError):
+    """What stands on the books is not the plan that somebody with the fleet's key has signed, or cannot be read."""
 
 
 class JudgeNotConfigured(OperatorError):

@@ -184,7 +184,8 @@ class Plan:
     `timeout`: the seconds that `--timeout` put in the place of every scenario's own; the scenarios have it already, it
     is here for whoever scores them again by today's case files. `quarantine`: what does not gate, of what is scored; no
     part of the pin, since it decides nothing that is recorded. `rescored_from`: the submission whose runs these are,
-    where an artifact was judged anew (S32).
+    where an artifact was judged anew (S32). `signature`: of all the rest, where the fleet has a key
+    (`evalfleet.seal`); None on one machine.
     """
 
     id: str
@@ -206,6 +207,7 @@ class Plan:
     timeout: float | None = None
     quarantine: tuple[Quarantine, ...] = ()
     rescored_from: str | None = None
+    signature: str | None = None
     format: int = FORMAT
 
     def conversations(self) -> Iterator[Conversation]:
@@ -339,6 +341,7 @@ class Plan:
             "timeout": self.timeout,
             "quarantine": [entry.to_json() for entry in self.quarantine],
             "rescored_from": self.rescored_from,
+            **({} if self.signature is None else {"signature": self.signature}),
         }
 
     @classmethod
@@ -426,4 +429,5 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
         timeout=document.get("timeout"),
         quarantine=tuple(map(Quarantine.from_json, document.get("quarantine") or ())),
         rescored_from=document.get("rescored_from"),
+        signature=document.get("signature"),
     )

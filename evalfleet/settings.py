@@ -33,11 +33,13 @@ VARIABLES: Final[Mapping[str, str]] = {
     "EVALFLEET_LOSSES": "lost workers after which a conversation is given up",
     "EVALFLEET_STALL": "seconds without progress after which a submission ends, resumable",
     "EVALFLEET_QUEUED": "seconds after which a run that is still queued is cancelled",
+    "EVALFLEET_PLAN_KEY": "the secret with which a fleet signs its plans",
     "EVALFLEET_TARGET_LIMIT": "runs open at once on one target, over all submissions of a fleet",
     "EVALFLEET_LIFELINE_FD": "descriptor whose end means that the command which started this part is gone",
     "SPLOX_BASE_URL": "the platform's address, where [target] gives none",
     "SPLOX_API_KEY": "the platform's key",
 }
+PLAN_KEY_LEAST = 16
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _BROKER_SCHEMES = {
     "redis": "redis",
@@ -131,6 +133,7 @@ class Settings:
     queued: int = 600
     target_limit: int | None = None
     lifeline_fd: int | None = None
+    plan_key: str | None = field(default=None, repr=False)
     splox_base_url: str | None = None
     splox_api_key: str | None = field(default=None, repr=False)
 
@@ -159,6 +162,7 @@ class Settings:
             queued=read.whole("EVALFLEET_QUEUED", 5, 604_800) or 600,
             target_limit=read.whole("EVALFLEET_TARGET_LIMIT", 1, 1_000_000),
             lifeline_fd=read.whole("EVALFLEET_LIFELINE_FD", 0, 1_000_000),
+            plan_key=read.key("EVALFLEET_PLAN_KEY", PLAN_KEY_LEAST),
             splox_base_url=read.url("SPLOX_BASE_URL"),
             splox_api_key=read.secret("SPLOX_API_KEY"),
         )
@@ -223,6 +227,13 @@ class _Environment:
             raise SettingError(
                 name, "holds a blank or a character that no HTTP header may carry (its value is not shown)"
             )
+        return value
+
+    def key(self, name: str, least: int) -> str | None:
+        """A secret of at least so many characters."""
+        value = self.secret(name)
+        if value is not None and len(value) < least:
+            raise SettingError(name, f"has {len(value)} characters, fewer than the {least} that a secret needs")
         return value
 
     def url(self, name: str) -> str | None:

@@ -53,6 +53,7 @@ def plan_anew(source: Plan, today: Today, *, now: datetime, graders: PlannedGrad
         cases=cases,
         graders=graders,
         rescored_from=source.rescored_from or source.id,
+        signature=None,
     )
 
 

@@ -28,6 +28,7 @@ from evalfleet.errors import (
     CredentialError,
     EvalfleetError,
     OperatorError,
+    PlanRefused,
     PlatformError,
     ProblemAnswer,
     TargetUnreachable,
@@ -38,6 +39,7 @@ from evalfleet.plan import Plan
 from evalfleet.quarantine import in_force
 from evalfleet.queue import sent_at
 from evalfleet.results import FolderResults, results_store
+from evalfleet.seal import REFUSED, Seal
 from evalfleet.settings import Settings
 from evalfleet.telemetry import (
     BROKER_AWAY,
@@ -97,6 +99,7 @@ def submit(prepared: Prepared, options: Options, settings: Settings, *, words: S
                     files=prepared.files,
                     fresh=options.fresh,
                     own_server=False,
+                    seal=Seal(settings.plan_key),
                 )
 
         opened = _in_the_operators_words(main, prepared.plan, settings)
@@ -204,7 +207,12 @@ class _Drivers:
             ledger = Ledger(self.settings.require_broker().redis_url)
             store = results_store(self.settings.require_results_url())
             try:
-                if reload_unfinished(ledger, store, lambda plan: _documents(self.settings, plan, retry_for=CONTACT_S)):
+                if reload_unfinished(
+                    ledger,
+                    store,
+                    lambda plan: _documents(self.settings, plan, retry_for=CONTACT_S),
+                    Seal(self.settings.plan_key),
+                ):
                     self.epoch = epoch
             except EvalfleetError as error:
                 log.warning("unfinished submissions are not looked for: %s", error)
@@ -265,7 +273,15 @@ class _Driver:
 
     def _drive(self, ledger: Ledger, publisher: CeleryPublisher) -> None:
         store = results_store(self.settings.require_results_url())
-        plan = ledger.plan(self.submission)
+        try:
+            plan = ledger.plan(self.submission)
+            if plan is not None:
+                Seal(self.settings.plan_key).check(self.submission, plan)
+        except PlanRefused as refused:  # what is in the artifact is whole: the same submit goes on with it
+            log.error("%s", refused)  # noqa: TRY400  - the sentence is enough
+            ledger.end(self.submission, "stopped", refused.message, REFUSED)
+            ledger.retire(self.submission)
+            return
         if plan is None:
             log.warning("%s has no plan on the books: dropped", self.submission)
             ledger.forget(self.submission)

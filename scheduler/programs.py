@@ -20,6 +20,7 @@ _ADDRESSES = {
     "EVALFLEET_DATABASE_URL",
     "EVALFLEET_LIFELINE_FD",
     "EVALFLEET_METRICS_PORT",
+    "EVALFLEET_PLAN_KEY",
     "EVALFLEET_RESULTS_URL",
     "EVALFLEET_STATE",
     "EVALFLEET_TOKEN",
@@ -67,7 +68,8 @@ class Programs:
 def part_environment(env: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment for a part of ours: `EVALFLEET_*` only where it tunes every process alike.
 
-    The others are flags and addresses of the *command*: a port of its metrics cannot be that of three processes.
+    The others are flags and addresses of the *command*: a port of its metrics cannot be that of three processes. A
+    fleet's key for plans is none of theirs: nobody but the command reaches their broker.
     """
     kept = set(settings.VARIABLES) - _ADDRESSES
     ours = {name: value for name, value in env.items() if not name.startswith("EVALFLEET_") or name in kept}

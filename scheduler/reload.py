@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evalfleet.artifact import list_results, read_plan
-from evalfleet.errors import ProblemAnswer, StorageError, TargetUnreachable
+from evalfleet.errors import PlanRefused, ProblemAnswer, StorageError, TargetUnreachable
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Plan
 from evalfleet.results import ResultsStore
+from evalfleet.seal import Seal
 from scheduler.submit import Opened, put_on_books
 
 log = logging.getLogger(__name__)
@@ -24,10 +25,11 @@ Documents = Callable[[Plan], Sequence[Mapping[str, Any]]]
 """A plan's evaluations as they stand. Raises PlatformError."""
 
 
-def reload_unfinished(ledger: Ledger, store: ResultsStore, documents: Documents) -> bool:
+def reload_unfinished(ledger: Ledger, store: ResultsStore, documents: Documents, seal: Seal) -> bool:
     """Put back on the books what has begun, has no summary, and misses attempts on evaluations that still run.
 
-    False when the target did not say so of all of them: ask again. Raises what the ledger raises.
+    What `seal` does not know stays off them. False when the target did not say so of all of them: ask again. Raises
+    what the ledger raises.
     """
     whole = True
     for artifact in list_results(store):
@@ -50,6 +52,11 @@ def reload_unfinished(ledger: Ledger, store: ResultsStore, documents: Documents)
             whole = False
             continue
         if any(document["status"] == "running" for document in found):
+            try:
+                seal.check(plan.id, plan)
+            except PlanRefused as refused:
+                log.warning("%s is unfinished and stays off the books: %s", store.shown(artifact), refused)
+                continue
             log.warning("the broker does not know %s, which is unfinished: it goes back on the books", plan.id)
             put_on_books(ledger, Opened(plan, found, True, ""), store)
     return whole

@@ -21,6 +21,7 @@ from evalfleet.graders.bundle import Bundle
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Attempt, Plan
 from evalfleet.results import ResultsStore
+from evalfleet.seal import Seal
 from scheduler.budget import spent_before
 from scheduler.dispatch import Books
 from scheduler.pins import Pin, evaluation_key
@@ -58,11 +59,13 @@ async def open_submission(
     fresh: bool,
     own_server: bool,
     baseline: str | None = None,
+    seal: Seal = Seal(),  # noqa: B008  - it is immutable
 ) -> Opened:
     """Find the newest unfinished generation of the pin, else start the next one (S34).
 
     `own_server`: the evaluations live in this state folder's database, so what the folder has no record of is gone.
-    `baseline`: the commit that the server is asked to compare with, where it knows it (S31).
+    `baseline`: the commit that the server is asked to compare with, where it knows it (S31). `seal` signs the plan;
+    what is gone on with must bear its signature already. PlanRefused otherwise.
     """
     known = submissions.newest(pin.digest)
     generation = 0
@@ -79,7 +82,7 @@ async def open_submission(
         status = {d["status"] for d in documents}
         if begun and (fresh or status <= ENDED or status & CUT_SHORT):
             continue
-        opened = _with_artifact(candidate, documents, store, folder)
+        opened = _with_artifact(candidate, documents, store, folder, seal)
         record = submission_of(opened, pin, words=tuple(words), files=files, results=store.shown())
         previous = next((s for s in submissions.all() if s.unfinished and s.id != record.id), None)
         note = _resuming(opened, documents, recorded) if begun else why_not_resumed(previous, record)
@@ -124,20 +127,23 @@ async def created_evaluation(client: Client, plan: Plan, group: int, baseline: s
     return await client.create_evaluation(evaluation_body(plan, group), key=key)
 
 
-def _with_artifact(plan: Plan, documents: Sequence[Mapping[str, Any]], store: ResultsStore, folder: str | None) -> Plan:
+def _with_artifact(
+    plan: Plan, documents: Sequence[Mapping[str, Any]], store: ResultsStore, folder: str | None, seal: Seal
+) -> Plan:
     """The plan with its evaluations' ids, stored before the first task; a resume keeps its folder (S35)."""
     ids = [str(document["id"]) for document in documents]
     if folder is None:
-        named = plan.with_evaluations(ids)
+        named = seal.signed(plan.with_evaluations(ids))
         write_plan(store, named)
         return named
-    earlier = read_plan(store, folder)
+    earlier = seal.check(plan.id, read_plan(store, folder))
     if [e.id for e in earlier.evaluations] != ids:
         raise OperatorError(
             f"{store.shown(folder)} belongs to {earlier.id}, but to other evaluations than the platform's; "
             "move that folder away, or use --fresh"
         )
-    return replace(earlier, concurrency=plan.concurrency, limits=plan.limits, quarantine=plan.quarantine)
+    again = replace(earlier, concurrency=plan.concurrency, limits=plan.limits, quarantine=plan.quarantine)
+    return seal.signed(again)
 
 
 def put_bundle(store: ResultsStore, plan: Plan, bundle: Bundle | None) -> None:

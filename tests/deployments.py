@@ -16,11 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 SECRETS = {
     "EVALFLEET_TOKEN": "token-of-24-letters-or-so",
+    "EVALFLEET_PLAN_KEY": "key-of-24-letters-or-more",
     "POSTGRES_PASSWORD": "password-of-postgres",
     "EVALFLEET_TREE": "/tree",
 }
 KEYS = {
     "token": SECRETS["EVALFLEET_TOKEN"],
+    "plan-key": SECRETS["EVALFLEET_PLAN_KEY"],
     "database-url": f"postgresql://evalfleet:{SECRETS['POSTGRES_PASSWORD']}@postgres:5432/evalfleet",
 }
 """What the Secret `evalfleet` holds, as docs/operations.md has it made."""

@@ -77,8 +77,10 @@ def test_each_parts_environment_is_read_by_settings(part: Part) -> None:
     assert settings.token == SECRETS["EVALFLEET_TOKEN"]
     if part.name == "server":
         assert settings.broker_url is None, "the server knows nothing of the queue"
+        assert settings.plan_key is None, "nor of plans"
     else:
         assert settings.database_url is None, "only the server reaches the database"
+        assert settings.plan_key == SECRETS["EVALFLEET_PLAN_KEY"]
 
 
 @pytest.mark.parametrize("part", [case for case in PARTS if "submit" not in str(case.id)])
@@ -92,7 +94,7 @@ def test_each_part_that_stays_says_whether_it_is_healthy(part: Part) -> None:
 def test_no_secret_stands_in_a_file() -> None:
     for path in filter(Path.is_file, DEPLOY.rglob("*")):
         for line in path.read_text().splitlines():
-            for value in re.findall(r"(?:TOKEN|PASSWORD)\s*[:=]\s*(\S+)", re.sub(r"\$\{[^}]*\}", "${}", line)):
+            for value in re.findall(r"(?:TOKEN|PASSWORD|KEY)\s*[:=]\s*(\S+)", re.sub(r"\$\{[^}]*\}", "${}", line)):
                 assert value.startswith(("${}", "%s")), f"{path.name}: {line}"
 
 

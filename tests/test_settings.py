@@ -97,6 +97,7 @@ def test_every_setting_is_read() -> None:
             "EVALFLEET_STALL": "60",
             "EVALFLEET_QUEUED": "90",
             "EVALFLEET_LIFELINE_FD": "5",
+            "EVALFLEET_PLAN_KEY": "sixteen-letters-",
             "SPLOX_BASE_URL": "https://p.example/api",
             "SPLOX_API_KEY": "key",
         }
@@ -116,6 +117,7 @@ def test_every_setting_is_read() -> None:
         stall=60,
         queued=90,
         lifeline_fd=5,
+        plan_key="sixteen-letters-",
         splox_base_url="https://p.example/api",
         splox_api_key="key",
     )
@@ -150,6 +152,7 @@ def test_no_secret_is_in_a_repr_or_a_message() -> None:
     settings = Settings(
         token=secret,
         splox_api_key=secret,
+        plan_key=secret,
         broker_url=f"redis://:{secret}@h",
         database_url=f"postgresql://u:{secret}@h/d",
         results_url=f"s3://{secret}@b",
@@ -162,6 +165,7 @@ def test_no_secret_is_in_a_repr_or_a_message() -> None:
         {"EVALFLEET_BROKER_URL": f"unix://:{secret}@relative"},
         {"EVALFLEET_TOKEN": f"two words {secret}"},
         {"SPLOX_BASE_URL": f"https://u:{secret}@h"},
+        {"EVALFLEET_PLAN_KEY": secret},  # too short
     ):
         with pytest.raises(SettingError) as caught:
             Settings.from_env(env)

@@ -201,6 +201,8 @@ def run_worker(
             concurrency,
             "" if metrics_port is None else f", metrics on port {metrics_port}",
         )
+        if settings.plan_key is None and settings.lifeline_fd is None:  # the embedded broker is nobody else's
+            log.warning("plans are not signed: whoever can write to the broker decides what this worker runs and calls")
         if ready_file is not None:
             ready_file.write_text(crew.heart.incarnation, encoding="ascii")
 

@@ -26,6 +26,7 @@ from evalfleet.contract.tasks import RUN_QUEUE
 from evalfleet.errors import (
     EvalfleetError,
     HarnessMoved,
+    PlanRefused,
     StorageError,
     TargetUnreachable,
     UnfitHost,
@@ -38,6 +39,7 @@ from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger, 
 from evalfleet.logs import about
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import ResultsStore, results_store
+from evalfleet.seal import REFUSED, Seal
 from evalfleet.settings import Settings
 from evalfleet.telemetry import ATTEMPTS, CLAIMS, CONVERSATION_SECONDS, GIVEN_UP, HELD, RETRIES, SLOTS, code_label
 from worker.aggregate import Aggregator, aggregate
@@ -70,6 +72,7 @@ class Crew:
     def __init__(self, settings: Settings, publisher: Publisher, *, queues: str, slots: int) -> None:
         self.settings = settings
         self.publisher = publisher
+        self.seal = Seal(settings.plan_key)
         broker = settings.require_broker().redis_url
         self.ledger = Ledger(broker)
         self.loop = LoopThread()
@@ -169,7 +172,7 @@ class Crew:
         plan = self.plan(submission)
         if plan is None:
             CLAIMS.labels("unknown").inc()
-            log.warning("no plan %s on the books: the message is dropped", submission)
+            log.warning("a message is dropped: there is no plan of ours for %s", submission)
             return
         if not self._places.acquire(timeout=PLACE_S):
             CLAIMS.labels("no_place").inc()
@@ -479,13 +482,21 @@ class Crew:
         return results_store(self.settings.require_results_url())
 
     def plan(self, submission: str) -> Plan | None:
-        """The plan by its id, kept: what is played never changes, and its limits only with a new edition (a resume)."""
+        """The plan by its id, kept: what is played never changes, and its limits only with a new edition (a resume).
+        None where there is none, or none of ours: the message that named it is dropped."""
         edition = self.ledger.edition(submission)
         with self._guard:
             kept = self._plans.get(submission)
         if kept is not None and kept[0] == edition:
             return kept[1]
-        plan = self.ledger.plan(submission)
+        try:
+            plan = self.ledger.plan(submission)
+            if plan is not None:
+                self.seal.check(submission, plan)
+        except PlanRefused as refused:
+            log.error("%s", refused)  # noqa: TRY400  - the sentence is enough
+            self.ledger.end(submission, "stopped", refused.message, REFUSED)
+            return None
         if plan is not None and edition is not None:
             with self._guard:
                 if len(self._plans) >= PLANS_KEPT:

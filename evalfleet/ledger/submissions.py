@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from evalfleet.errors import PlanRefused
 from evalfleet.ledger.broker import Broker, guarded
 from evalfleet.ledger.spending import SPENT, Spent
 from evalfleet.money import billionths
@@ -126,8 +127,13 @@ class Submissions(Broker):
 
     @guarded
     def plan(self, submission: str) -> Plan | None:
+        """What stands there, which anybody who reaches the broker may have put there: `Seal.check` says whether it is
+        ours. PlanRefused when it cannot be read."""
         blob = cast(bytes | None, self.redis.get(self._key(submission, "plan")))
-        return None if blob is None else Plan.loads(zlib.decompress(blob))
+        try:
+            return None if blob is None else Plan.loads(zlib.decompress(blob))
+        except (zlib.error, ValueError) as error:
+            raise PlanRefused(f"the plan of {submission} is refused: it cannot be read: {error}") from error
 
     @guarded
     def edition(self, submission: str) -> str | None:

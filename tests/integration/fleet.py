@@ -23,6 +23,7 @@ from scheduler.valkey import program
 
 WITHIN = 60.0
 TOKEN = "token-of-an-integration-test"
+PLAN_KEY = "a-secret-of-this-test-fleet"
 
 AGENT = """
 import json, os, sys, time
@@ -186,6 +187,7 @@ class Fleet:
             "EVALFLEET_BROKER_URL": broker_url,
             "EVALFLEET_RESULTS_URL": str(folder / "results"),
             "EVALFLEET_TOKEN": TOKEN,
+            "EVALFLEET_PLAN_KEY": PLAN_KEY,
         }
         with_ledger = Ledger(broker_url)
         with_ledger.open_epoch(mine=True)  # nobody can hold a claim on it yet: no need to wait out the grace

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+import zlib
 from pathlib import Path
 from typing import cast
 from xml.etree import ElementTree
@@ -16,7 +17,7 @@ import redis
 
 from evalfleet.ledger import ENDED_TTL_S
 from tests.chaos.processes import children
-from tests.integration.fleet import ATTEMPTS, CALLS, TOKEN, Broker, Fleet, calls, make_tree, results_of, until
+from tests.integration.fleet import ATTEMPTS, CALLS, PLAN_KEY, TOKEN, Broker, Fleet, calls, make_tree, results_of, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -71,6 +72,7 @@ def test_a_fleet_says_what_one_machine_says_though_a_worker_is_killed(
         assert kept <= {"meta", "counts", "givenup"}
         assert 0 < cast(int, client.ttl(f"ef:s:{submission}:meta")) <= ENDED_TTL_S
     assert TOKEN not in fleet.logs()
+    assert PLAN_KEY not in fleet.logs()
     assert "Traceback" not in fleet.logs()
 
 
@@ -108,6 +110,36 @@ def test_whoever_leaves_is_replaced_and_watching_changes_nothing(tmp_path: Path,
     assert (code, document["verdict"]) == (1, "fail"), fleet.logs()
     assert len(calls(tree)) == CALLS
     assert fleet.metrics("second")["evalfleet_claims_reaped_total"] == 0, f"{held} claims were given back, not lost"
+
+
+def test_a_plan_that_somebody_changes_in_redis_is_not_played_and_the_same_submit_goes_on(
+    tmp_path: Path, fleet: Fleet, redis_url: str
+) -> None:
+    """What is played before stays; the worker drops the message, and `watch` says why it ended."""
+    tree = make_tree(tmp_path / "tree", nap=0)
+    (tree / "hold").touch()
+    fleet.server(tree)
+    fleet.scheduler()
+    submission = fleet.submit(tree, "-j", "1")
+    name = f"ef:s:{submission}:plan"
+    with redis.Redis.from_url(redis_url) as client:
+        plan = json.loads(zlib.decompress(cast(bytes, client.get(name))))
+        plan["target"]["base_url"] = "http://127.0.0.1:1/api"
+        client.set(name, zlib.compress(json.dumps(plan).encode()))
+    worker = fleet.worker("worker")
+    worker.await_line(f"the plan of {submission} is refused: its signature is wrong")
+    watched = fleet.run("watch", submission, "--json")
+    assert watched.returncode == 3
+    assert f"stopped: the plan of {submission} is refused: its signature is wrong" in watched.stderr
+    assert calls(tree) == []
+    (tree / "hold").unlink()
+    assert fleet.submit(tree, "-j", "1") == submission
+    assert fleet.watch(submission)[0] == 1
+    assert len(calls(tree)) == CALLS
+
+    unsigned = fleet.start("unsigned", "worker", "--queues", "run", env={"EVALFLEET_PLAN_KEY": ""})
+    unsigned.await_line("plans are not signed: whoever can write to the broker decides what this worker runs")
+    assert "plans are not signed" not in worker.log
 
 
 def test_each_worker_may_do_one_thing_only(tmp_path: Path, private_fleet: Fleet) -> None:

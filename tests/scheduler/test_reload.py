@@ -14,6 +14,7 @@ from evalfleet.artifact import finish
 from evalfleet.errors import ProblemAnswer, TargetUnreachable
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Plan
+from evalfleet.seal import Seal
 from scheduler.reload import reload_unfinished
 from tests.scheduler.test_submit import Tree, tree
 
@@ -29,7 +30,7 @@ def ledger(valkey: str) -> Iterator[Ledger]:
     made.close()
 
 
-async def reload(tree: Tree, ledger: Ledger) -> bool:
+async def reload(tree: Tree, ledger: Ledger, seal: Seal | None = None) -> bool:
     async def read(plan: Plan) -> Sequence[Mapping[str, Any]]:
         return [await tree.client.get_evaluation(str(e.id)) for e in plan.evaluations]
 
@@ -38,7 +39,7 @@ async def reload(tree: Tree, ledger: Ledger) -> bool:
     def documents(plan: Plan) -> Sequence[Mapping[str, Any]]:
         return asyncio.run_coroutine_threadsafe(read(plan), loop).result(20)
 
-    return await asyncio.to_thread(reload_unfinished, ledger, tree.store, documents)
+    return await asyncio.to_thread(reload_unfinished, ledger, tree.store, documents, seal or tree.seal)
 
 
 async def test_i1_what_has_begun_and_not_ended_goes_back_on_the_books(tree: Tree, ledger: Ledger) -> None:
@@ -69,7 +70,7 @@ async def test_a_target_that_does_not_answer_is_asked_again(tree: Tree, ledger: 
     def away(_plan: Plan) -> Sequence[Mapping[str, Any]]:
         raise TargetUnreachable("nobody is there")
 
-    assert not await asyncio.to_thread(reload_unfinished, ledger, tree.store, away)
+    assert not await asyncio.to_thread(reload_unfinished, ledger, tree.store, away, tree.seal)
     assert ledger.submissions() == []
     assert await reload(tree, ledger)
     assert ledger.submissions() == [opened.plan.id]
@@ -83,5 +84,25 @@ async def test_another_servers_submission_in_the_same_folder_is_passed_over(tree
     def unknown(_plan: Plan) -> Sequence[Mapping[str, Any]]:
         raise ProblemAnswer(404, "not_found", "no such evaluation")
 
-    assert await asyncio.to_thread(reload_unfinished, ledger, tree.store, unknown)
+    assert await asyncio.to_thread(reload_unfinished, ledger, tree.store, unknown, tree.seal)
     assert ledger.submissions() == []
+
+
+async def test_what_goes_back_on_the_books_bears_its_signature_from_the_results_store(
+    tree: Tree, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a flush the plan is signed as it was; one that another key signed, or none, stays off the books."""
+    unsigned = await tree.open()
+    tree.seal = Seal("the-fleets-own-secret")
+    opened = await tree.open(fresh=True)
+    assert await reload(tree, ledger)
+    assert ledger.submissions() == [opened.plan.id]
+    plan = ledger.plan(opened.plan.id)
+    assert plan is not None
+    assert tree.seal.check(opened.plan.id, plan) == opened.plan
+    assert f"the plan of {unsigned.plan.id} is refused: it is not signed" in caplog.text
+
+    ledger.forget(opened.plan.id)
+    assert await reload(tree, ledger, Seal("the-secret-of-another-fleet"))
+    assert ledger.submissions() == []
+    assert "its signature is wrong" in caplog.text

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from evalfleet.artifact import read_plan
 from evalfleet.contract.client import Client
+from evalfleet.errors import PlanRefused
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Attempt, Plan
 from evalfleet.results import FolderResults
+from evalfleet.seal import Seal
 from scheduler.pins import Pin
 from scheduler.submissions import Submissions
 from scheduler.submit import Opened, open_submission, put_on_books
@@ -31,6 +35,7 @@ class Tree:
         self.client, self.plan = client, plan
         self.store = FolderResults(folder / "results")
         self.submissions = Submissions(folder / "state")
+        self.seal = Seal()
 
     async def open(self, *, fresh: bool = False) -> Opened:
         return await open_submission(
@@ -43,6 +48,7 @@ class Tree:
             files={},
             fresh=fresh,
             own_server=False,
+            seal=self.seal,
         )
 
 
@@ -81,3 +87,24 @@ async def test_what_is_submitted_twice_is_put_on_the_books_once(tree: Tree, valk
     finally:
         ledger.forget(opened.plan.id)
         ledger.close()
+
+
+async def test_a_plan_is_signed_before_it_is_written_and_again_when_it_is_gone_on_with(tree: Tree) -> None:
+    """A resume may bring other limits: what goes on the books then bears a signature of its own."""
+    tree.seal = Seal("sixteen-letters-")
+    first = await tree.open()
+    assert tree.seal.check(first.plan.id, read_plan(tree.store, first.plan.artifact)) == first.plan
+    tree.plan = replace(tree.plan, concurrency=first.plan.concurrency + 1)
+    second = await tree.open()
+    assert (second.plan.id, second.plan.concurrency) == (first.plan.id, first.plan.concurrency + 1)
+    assert second.plan.signature != first.plan.signature
+    assert tree.seal.check(first.plan.id, second.plan)
+
+
+async def test_what_was_begun_under_another_key_is_not_signed_anew(tree: Tree) -> None:
+    """Else whoever can write to the results folder would get it signed by the next submit."""
+    await tree.open()
+    tree.seal = Seal("another-secret-of-the-fleet")
+    with pytest.raises(PlanRefused, match="it is not signed"):
+        await tree.open()
+    assert (await tree.open(fresh=True)).plan.generation == 1

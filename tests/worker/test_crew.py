@@ -58,13 +58,23 @@ class Wire:
 
 
 class Stage:
-    def __init__(self, api: Api, valkey: str, folder: Path, *, base_url: str | None = None, slots: int = 4) -> None:
+    def __init__(
+        self,
+        api: Api,
+        valkey: str,
+        folder: Path,
+        *,
+        base_url: str | None = None,
+        slots: int = 4,
+        plan_key: str = "",
+    ) -> None:
         self.api, self.wire = api, Wire()
         environment = {
             "EVALFLEET_BROKER_URL": valkey,
             "EVALFLEET_BASE_URL": base_url or api.url,
             "EVALFLEET_TOKEN": TOKEN,
             "EVALFLEET_RESULTS_URL": str(folder),
+            "EVALFLEET_PLAN_KEY": plan_key,
         }
         self.crew = Crew(Settings.from_env(environment), self.wire, queues="run,grade,aggregate", slots=slots)
         self.ledger = self.crew.ledger
