@@ -10,7 +10,7 @@ from scheduler.conduct import missing_reasons
 from scheduler.dispatch import Ended
 from tests.scheduler.samples import plan, scenario
 from worker.evidence import missing_line
-from worker.play import GaveUp
+from worker.played import GaveUp
 
 PLAN = plan({"tone": [scenario("a"), scenario("b"), scenario("c")]})
 LOST = "the run failed: server_lost: gone"

@@ -15,7 +15,7 @@ from evalfleet.checks.outcome import GraderAnswer, Judgement, Meaning, RunMeanin
 from evalfleet.checks.trial import Trial, read_trial
 from evalfleet.givenup import reason_of
 from evalfleet.plan import Attempt, Plan
-from worker.play import GaveUp, Played
+from worker.played import GaveUp, Played
 
 FORMAT = 1
 

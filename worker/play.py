@@ -10,115 +10,33 @@ Redis or to disk: each scored scenario is handed to the caller as soon as it is 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from evalfleet.checks.outcome import STOPPING_CODES, Meaning, RunMeaning, meaning_of, spent_seconds
+from evalfleet.checks.outcome import STOPPING_CODES, Meaning, meaning_of, spent_seconds
 from evalfleet.checks.trial import TurnRecord
 from evalfleet.contract.client import Client, Created
-from evalfleet.errors import HarnessMoved, PlatformError, ProblemAnswer, StreamLost, TargetUnreachable
-from evalfleet.givenup import entry
+from evalfleet.errors import HarnessMoved, PlatformError, ProblemAnswer, TargetUnreachable
 from evalfleet.logs import now_about
 from evalfleet.plan import Attempt, Conversation, Plan, Step, run_key
 from evalfleet.telemetry import RUN_SECONDS
+from worker.played import Draining, GaveUp, Played, StopSubmission, Try, TurnedAway
+from worker.target import is_away
+from worker.watch_run import CANCEL_GRACE_S, RunWatch
 
 log = logging.getLogger(__name__)
 
-CANCEL_GRACE_S = 60.0
-"""How long a cancelled run may take to become terminal before its attempt stays missing (S13)."""
-LATE_S = 0.2
-"""We cancel this much after the limit: by the platform's clock the time must be spent then (S12)."""
 WAIT_MOST_S = 60.0
 """A conversation whose next turn has to wait for longer goes back: its claim counts as an open run."""
-CLOCK_S = 2.0
-"""How well we know the platform's clock."""
 CREATED_WITHIN_S = 5.0
 """How long a conversation that is left waits for the answer to a launch, to cancel that run."""
 USAGE_WAIT_S = 10.0
 """How long `final` usage is awaited after the last turn (S15)."""
-TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
 STOPPING_STATUS = frozenset({401, 402, 403, 404, 422})
 """A launch refused with one of these would be refused every time: the submission stops (S17)."""
-
-
-@dataclass(slots=True)
-class Try:
-    """One try of a conversation, as the artifact keeps it: {try, chat_id, run_ids, reason, usage}."""
-
-    number: int
-    chat_id: str | None = None
-    run_ids: list[str] = field(default_factory=list)
-    reason: str | None = None
-    usage: Mapping[str, Any] | None = None
-    is_over: bool = False
-    """Its chat has come to its end, and its usage was asked for."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "try": self.number,
-            "chat_id": self.chat_id,
-            "run_ids": list(self.run_ids),
-            "reason": self.reason,
-            "usage": None if self.usage is None else dict(self.usage),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One scored scenario that has something to judge."""
-
-    attempt: Attempt
-    turns: tuple[TurnRecord, ...]
-    meaning: RunMeaning
-    tries: tuple[dict[str, Any], ...]
-    not_played: str | None = None
-    link: Mapping[str, Any] | None = None
-    """The run to record when no turn of this scenario was played: the chat's last (S8)."""
-    usage: Mapping[str, Any] | None = None
-    context: bool = False
-    """Played because a later scenario needs it: for the artifact, never scored (S9)."""
-
-
-@dataclass(frozen=True, slots=True)
-class GaveUp:
-    """The conversation ended without a result for these attempts; a resume plays them again. `scenario`: the index of
-    the one whose reason it is; None: of all."""
-
-    attempts: tuple[Attempt, ...]
-    reason: str
-    code: str
-    tries: tuple[dict[str, Any], ...] = ()
-    scenario: int | None = None
-
-    def entry(self) -> dict[str, Any]:
-        """What the ledger keeps of it."""
-        return entry(self.reason, self.code, scenario=self.scenario)
-
-
-class StopSubmission(Exception):
-    """Every further launch would fail too (S17); says so in words for people and a word for programs."""
-
-    def __init__(self, reason: str, code: str) -> None:
-        super().__init__(reason)
-        self.reason, self.code = reason, code
-
-
-class Draining(Exception):
-    """The command is leaving: this conversation starts no further run and goes back."""
-
-
-class TurnedAway(Exception):
-    """The target takes or answers nothing now. The conversation goes back, and whoever plays it next finds its runs;
-    `gave_up` is what is given up if it is turned away where others are not."""
-
-    def __init__(self, gave_up: GaveUp) -> None:
-        super().__init__(gave_up.reason)
-        self.gave_up = gave_up
 
 
 class _NoResult(Exception):
@@ -325,7 +243,7 @@ class Player:
                 return None
             if refused.status in STOPPING_STATUS:
                 raise StopSubmission(f"the platform refused to launch a run: {refused}", refused.code) from refused
-            away = _is_away(refused)
+            away = is_away(refused)
             raise _NoResult(f"launch refused: {refused}", "launch_refused", final=True, away=away) from refused
         except TargetUnreachable as silent:
             raise _NoResult(f"launch failed: {silent}", "target_unreachable", final=True, away=True) from silent
@@ -362,13 +280,13 @@ class Player:
         run_id = str(run["id"])
         now_about(run=run_id)
         events: list[Mapping[str, Any]] = []
-        watch = _Watch(self.platform, run_id, queued=self.plan.limits.queued, left=max(left, 0.0))
+        watch = RunWatch(self.platform, run_id, queued=self.plan.limits.queued, left=max(left, 0.0))
         try:
             with RUN_SECONDS.time():
                 terminal = await watch.follow(events)
         except PlatformError as lost:
             reason = f"the event stream of {run_id} was lost: {lost}"
-            raise _NoResult(reason, "stream_lost", final=True, away=_is_away(lost)) from lost
+            raise _NoResult(reason, "stream_lost", final=True, away=is_away(lost)) from lost
         if not terminal:
             raise _NoResult(
                 f"{scenario_id}: {run_id} was cancelled at its limit and is not terminal after {CANCEL_GRACE_S:.0f} s",
@@ -381,7 +299,7 @@ class Player:
                 self.platform.get_run(run_id), self.platform.messages(run_id), self.platform.outputs(run_id)
             )
         except PlatformError as lost:
-            away = _is_away(lost)
+            away = is_away(lost)
             raise _NoResult(f"{run_id} could not be read: {lost}", "unreadable", final=True, away=away) from lost
         return TurnRecord(text, document, messages, outputs, events)
 
@@ -409,134 +327,6 @@ class Player:
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
-
-
-class _Watch:
-    """Follows one run's stream under three limits: queued too long, the scenario's time spent, cancel not honoured."""
-
-    def __init__(self, platform: Client, run_id: str, *, queued: float, left: float) -> None:
-        self.platform = platform
-        self.run_id = run_id
-        self.queued = queued
-        self.left = left
-        self.cancelling: asyncio.Task[None] | None = None
-
-    async def follow(self, events: list[Mapping[str, Any]]) -> bool:
-        """Collect the journal; True once the run is terminal, False if a cancelled one is not within its grace."""
-        began = time.monotonic()
-        hard = began + self.queued + self.left + 24 * 3600
-        seen: set[str] = set()
-        limit = _Limit(began + self.queued)
-        try:
-            async with asyncio.timeout(None) as scope:
-                limit.bind(scope)
-                async with contextlib.aclosing(self.platform.events(self.run_id, deadline=hard)) as stream:
-                    async for event in stream:
-                        seen.add(str(event.get("id")))
-                        events.append(event)
-                        self._note(event, limit)
-            return True
-        except TimeoutError:
-            pass
-        except StreamLost:
-            if self.cancelling is None:
-                raise
-            return False
-        finally:
-            if self.cancelling is not None and self.cancelling.done():
-                self.cancelling.result()
-        if self.cancelling is not None:
-            return await self._is_terminal()
-        self._cancel()
-        return await self._await_cancelled(events, seen)
-
-    async def _await_cancelled(self, events: list[Mapping[str, Any]], seen: set[str]) -> bool:
-        end = time.monotonic() + CANCEL_GRACE_S
-        try:
-            async with contextlib.aclosing(self.platform.events(self.run_id, deadline=end)) as stream:
-                async for event in stream:
-                    if event.get("id") not in seen:
-                        seen.add(str(event.get("id")))
-                        events.append(event)
-            return True
-        except PlatformError:
-            return await self._is_terminal()
-        finally:
-            if self.cancelling is not None and not self.cancelling.done():
-                self.cancelling.cancel()
-
-    async def _is_terminal(self) -> bool:
-        try:
-            run = await self.platform.get_run(self.run_id, deadline=time.monotonic() + 5)
-        except PlatformError as error:
-            if _is_away(error):
-                raise
-            log.warning("reading %s after its limit: %s", self.run_id, error)
-            return False
-        return run.get("status") in TERMINAL
-
-    def _note(self, event: Mapping[str, Any], limit: _Limit) -> None:
-        kind, data = event.get("type"), event.get("data") or {}
-        if kind == "run.status_changed" and data.get("to") == "running" and not limit.running:
-            limit.running = True
-            limit.move(time.monotonic() + max(self.left - self._age(event), 0.0) + LATE_S)
-        elif kind == "run.status_changed" and data.get("to") in TERMINAL:
-            limit.move(time.monotonic() + 30.0)  # what is left is reading the journal's end
-        elif kind == "interaction.created" and self.cancelling is None:
-            self._cancel()  # nobody answers in an evaluation (S12)
-            limit.move(time.monotonic() + CANCEL_GRACE_S)
-
-    def _age(self, event: Mapping[str, Any]) -> float:
-        """Seconds that a run found again has been running; 0 for one that has just begun, whose start we have seen.
-
-        The server's clock is known to about a second. An estimate that is too high would cancel before the time is
-        spent, which reads as an ordinary cancelled run and is tried again; so it leaves that second out.
-        """
-        age = time.time() + self.platform.clock_offset - _epoch(event.get("created_at"))
-        return age - CLOCK_S if age > CLOCK_S else 0.0
-
-    def _cancel(self) -> None:
-        self.cancelling = asyncio.ensure_future(self._send_cancel())
-
-    async def _send_cancel(self) -> None:
-        try:
-            await self.platform.cancel_run(self.run_id, deadline=time.monotonic() + CANCEL_GRACE_S)
-        except PlatformError as error:
-            log.warning("cancelling %s: %s", self.run_id, error)
-
-
-class _Limit:
-    """The moment at which waiting on a stream ends; moves as the run tells of itself."""
-
-    def __init__(self, at: float) -> None:
-        self.at = at
-        self.running = False
-        self.scope: asyncio.Timeout | None = None
-
-    def bind(self, scope: asyncio.Timeout) -> None:
-        self.scope = scope
-        self.move(self.at)
-
-    def move(self, at: float) -> None:
-        self.at = at
-        assert self.scope is not None
-        self.scope.reschedule(asyncio.get_running_loop().time() + max(at - time.monotonic(), 0.0))
-
-
-def _epoch(stamp: object) -> float:
-    if not isinstance(stamp, str):
-        return time.time()
-    try:
-        return datetime.fromisoformat(stamp).timestamp()
-    except ValueError:
-        return time.time()
-
-
-def _is_away(error: PlatformError) -> bool:
-    """Is it the target's trouble, which says nothing about what was asked?"""
-    if isinstance(error, ProblemAnswer):
-        return error.status >= 500 or (error.status == 429 and not error.quota)
-    return isinstance(error, TargetUnreachable)
 
 
 def _ends_the_chat(refused: ProblemAnswer) -> bool:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from evalfleet.contract.calls import Heard
-from evalfleet.errors import EvalfleetError
+from evalfleet.errors import EvalfleetError, PlatformError, ProblemAnswer, TargetUnreachable
 from evalfleet.ledger import Ledger
 from evalfleet.telemetry import REFUSALS
 
@@ -102,3 +102,10 @@ class Teller:
                 await asyncio.to_thread(call)
             except EvalfleetError as error:  # it is told again, or over
                 log.warning("the others could not be told of the target: %s", error)
+
+
+def is_away(error: PlatformError) -> bool:
+    """Is it the target's trouble, which says nothing about what was asked?"""
+    if isinstance(error, ProblemAnswer):
+        return error.status >= 500 or (error.status == 429 and not error.quota)
+    return isinstance(error, TargetUnreachable)

@@ -46,7 +46,8 @@ from worker.aggregate import Aggregator, aggregate
 from worker.evidence import Play, attempt_line, context_line, missing_line
 from worker.heartbeat import ANSWER_S, Heartbeat
 from worker.loop import LoopThread
-from worker.play import Draining, GaveUp, Played, Player, StopSubmission, Try, TurnedAway
+from worker.play import Player
+from worker.played import Draining, GaveUp, Played, StopSubmission, Try, TurnedAway
 from worker.target import TargetEar, Teller
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,8 @@ from tests.server.conftest import TOKEN, ScriptedDriver, serving
 from tests.worker.test_play import plan_of
 from worker.aggregate import Aggregator
 from worker.evidence import Play, attempt_line
-from worker.play import Played, Player
+from worker.play import Player
+from worker.played import Played
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import worker.play
+import worker.watch_run
 from evalfleet.checks.case import parse_case
 from evalfleet.checks.outcome import Meaning
 from evalfleet.contract.client import Client, Created
@@ -30,7 +30,8 @@ from evalfleet.plan import (
 )
 from evalfleet.server.driving import Ended, Failure, Sink, Turn
 from tests.server.conftest import COMMIT, TOKEN, Api, ScriptedDriver, serving
-from worker.play import Draining, GaveUp, Played, Player, StopSubmission, TurnedAway
+from worker.play import Player
+from worker.played import Draining, GaveUp, Played, StopSubmission, TurnedAway
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -267,7 +268,7 @@ async def test_s12_time_spent_is_the_platforms_over_all_turns_of_the_scenario(st
 async def test_s13_a_run_that_does_not_end_when_cancelled_leaves_its_attempt_missing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker.play, "CANCEL_GRACE_S", 0.5)
+    monkeypatch.setattr(worker.watch_run, "CANCEL_GRACE_S", 0.5)
     freed = asyncio.Event()
 
     async def deaf(turn: Turn, sink: Sink) -> Ended:
