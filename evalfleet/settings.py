@@ -181,6 +181,13 @@ class Settings:
         """For kombu: its name for a unix socket differs."""
         return None if self.broker is None else self.broker.celery_url
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no line that is shown to others may hold."""
+        urls = (urlsplit(url) for url in (self.broker_url, self.database_url) if url)
+        passwords = (word for url in urls if url.password for word in (url.password, unquote(url.password)))
+        return tuple(dict.fromkeys(s for s in (self.token, self.splox_api_key, self.plan_key, *passwords) if s))
+
     def require_broker(self) -> Broker:
         """SettingError when this part of a fleet has no broker."""
         if self.broker is None:

@@ -122,6 +122,7 @@ class Dispatcher:
         self._moved_at = clock()
         self._seen: tuple[int, int, int] | None = None
         self._deadline: int | None = None
+        self._paused = False
         self.idle_reason = ""
         self.judge_trouble = ""
         self.odd = ""
@@ -152,6 +153,7 @@ class Dispatcher:
                 self.ledger.drain(sub)
                 return None
         self.judge_trouble, self._deadline = meta.judge_trouble, meta.deadline
+        self._paused = meta.paused and not meta.draining
         now = self.clock()
         if now >= self._reap_at:
             self._reap_at = now + REAP_EVERY_S
@@ -350,7 +352,9 @@ class Dispatcher:
         self._queued.clear()
         self.ledger.open_epoch()
         books = self.reload()
-        self.ledger.add(self.plan, books.done, spent=books.spent, deadline=self._deadline, replay=True)
+        self.ledger.add(
+            self.plan, books.done, spent=books.spent, deadline=self._deadline, paused=self._paused, replay=True
+        )
         self._reconcile_at = 0.0
 
 

@@ -123,8 +123,8 @@ def resume(config: TreeConfig, record: Submission, options: Options, reporter: R
     """Go on with a submission as it was planned; on a complete one run nothing and give the stored result (S34)."""
     if record.server and record.unfinished:
         raise UsageError(
-            f"{record.id} was submitted to the fleet of {record.server}: `evalfleet watch {record.id}` follows it, "
-            "and the same `evalfleet submit` goes on with it if it ended incomplete"
+            f"{record.id} was submitted to the fleet of {record.server}: with EVALFLEET_BROKER_URL and "
+            "EVALFLEET_RESULTS_URL set as there, the same command goes on with it"
         )
     folder = Path(record.results) if record.results else results_folder(config, options)
     store = results_store(folder if folder.is_absolute() else config.root / folder)

@@ -34,7 +34,7 @@ from evalfleet.errors import (
     TargetUnreachable,
 )
 from evalfleet.ledger import Ledger
-from evalfleet.logs import about, log_to_stderr
+from evalfleet.logs import about, log_to_stderr, tell_about_submissions
 from evalfleet.plan import Plan
 from evalfleet.quarantine import in_force
 from evalfleet.queue import sent_at
@@ -87,7 +87,7 @@ def submit(prepared: Prepared, options: Options, settings: Settings, *, words: S
         ledger.check_broker()
 
         async def main() -> Opened:
-            async with _client(settings, prepared.plan, retry_for=CONTACT_S) as client:
+            async with client_for(settings, prepared.plan, retry_for=CONTACT_S) as client:
                 plan = await with_harness(client, prepared.plan)
                 return await open_submission(
                     client,
@@ -138,6 +138,9 @@ def run_scheduler(settings: Settings) -> int:
     ledger.open_epoch()
     port = serve(settings.metrics_port)
     owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    tell_about_submissions(
+        Ledger(broker.redis_url, within=2.0).put_log, part=f"scheduler {owner}", secrets=settings.secrets
+    )
     log.info("scheduler %s on %s%s", owner, broker, f", metrics on port {port}" if port else "")
     grace = ledger.grace_ms()
     if grace:
@@ -210,7 +213,7 @@ class _Drivers:
                 if reload_unfinished(
                     ledger,
                     store,
-                    lambda plan: _documents(self.settings, plan, retry_for=CONTACT_S),
+                    lambda plan: evaluations_of(self.settings, plan, retry_for=CONTACT_S),
                     Seal(self.settings.plan_key),
                 ):
                     self.epoch = epoch
@@ -342,15 +345,15 @@ def summarize_fleet(
 def documents(settings: Settings, plan: Plan) -> tuple[Mapping[str, Any], ...]:
     """The evaluations as they stand; () when the platform does not answer."""
     try:
-        return _documents(settings, plan)
+        return evaluations_of(settings, plan)
     except PlatformError as error:
         log.warning("the evaluations of %s could not be read: %s", plan.id, error)
         return ()
 
 
-def _documents(settings: Settings, plan: Plan, *, retry_for: float = 60.0) -> tuple[Mapping[str, Any], ...]:
+def evaluations_of(settings: Settings, plan: Plan, *, retry_for: float = 60.0) -> tuple[Mapping[str, Any], ...]:
     async def main() -> tuple[Mapping[str, Any], ...]:
-        async with _client(settings, plan, retry_for=retry_for) as client:
+        async with client_for(settings, plan, retry_for=retry_for) as client:
             return tuple([await client.get_evaluation(e.id) for e in plan.evaluations if e.id is not None])
 
     return asyncio.run(main())
@@ -360,7 +363,7 @@ def end(settings: Settings, plan: Plan, evaluations: Sequence[Mapping[str, Any]]
     """The evaluations, ended with what is recorded; as they were when the platform does not answer."""
 
     async def main() -> tuple[Mapping[str, Any], ...]:
-        async with _client(settings, plan) as client:
+        async with client_for(settings, plan) as client:
             return await end_evaluations(client, evaluations)
 
     try:
@@ -370,7 +373,7 @@ def end(settings: Settings, plan: Plan, evaluations: Sequence[Mapping[str, Any]]
         return tuple(evaluations)
 
 
-def _client(settings: Settings, plan: Plan, *, retry_for: float = 60.0) -> Client:
+def client_for(settings: Settings, plan: Plan, *, retry_for: float = 60.0) -> Client:
     if plan.target.base_url is None:
         return Client(settings.require_base_url(), settings.require_token(), retry_for=retry_for)
     return Client(plan.target.base_url, settings.require_api_key(), retry_for=retry_for)

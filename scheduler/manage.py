@@ -1,10 +1,10 @@
-"""What do the small commands do: `list`, `cancel`, and what `plan` says is recorded?"""
+"""What do the small commands do and say: `list`, `status`, `logs`, `cancel`, and what `plan` says is recorded?"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from evalfleet.artifact import attempts_index, find, read_plan
 from evalfleet.contract.client import Client
@@ -14,8 +14,13 @@ from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig
 from scheduler.embedded import Stack
 from scheduler.evaluate import Options, state_folder
+from scheduler.layout import clean
 from scheduler.prepare import Prepared
 from scheduler.submissions import Submission, Submissions
+from scheduler.submit import ago
+
+if TYPE_CHECKING:
+    from scheduler.steer import Row, Status
 
 
 def render_submissions(found: Sequence[Submission]) -> str:
@@ -26,8 +31,68 @@ def render_submissions(found: Sequence[Submission]) -> str:
         (s.id, s.started_at[:19] + "Z", shown_status(s), s.commit[:12], s.artifact, " ".join(s.words) or "all")
         for s in found
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    return "\n".join("  ".join([*(row[i].ljust(widths[i]) for i in range(5)), row[5]]) for row in rows)
+    return _columns(rows)
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join(
+        "  ".join([*(row[i].ljust(width) for i, width in enumerate(widths)), row[-1]]).rstrip() for row in rows
+    )
+
+
+def render_fleet(rows: Sequence[Row], where: str) -> str:
+    """A fleet's submissions, a line for each: state, how far, how old, who drives it or why it ended."""
+    if not rows:
+        return f"the fleet of {where} has no submission that runs, or ended within a day"
+    told = [
+        (row.id, row.state, f"{row.recorded} of {row.total}", ago(row.planned_at), clean(_driven(row))) for row in rows
+    ]
+    return f"the fleet of {where}:\n{_columns(told)}"
+
+
+def _driven(row: Row) -> str:
+    if row.state in {"running", "paused"}:
+        return f"driven by {row.driver}" if row.driver else "nobody drives it"
+    return row.reason
+
+
+def render_status(status: Status) -> str:
+    """One submission, a line for each thing that there is to know."""
+    return "\n".join(f"{name:<10}  {clean(words)}" for name, words in _status_lines(status) if words)
+
+
+def _status_lines(status: Status) -> Iterator[tuple[str, str]]:
+    row, counts = status.row, status.counts
+    yield "submission", row.id
+    yield "state", f"{row.state}: {row.reason}" if row.reason else row.state
+    yield "planned", f"{ago(row.planned_at)} ({row.planned_at[:19]}Z)" if row.planned_at else ""
+    judged = ", ".join(f"{counts[word]} {word}" for word in ("passed", "failed", "error") if counts.get(word))
+    yield "recorded", f"{row.recorded} of {row.total}" + (f"; judged by this command: {judged}" if judged else "")
+    if status.verdict is None:
+        under_way = f"{row.running} conversations; {status.waiting} attempts wait to be judged or recorded"
+        yield "under way", under_way + (f"; {row.given_up} given up" if row.given_up else "")
+        yield "driven by", row.driver or "nobody"
+        yield "workers", f"{status.workers} alive, {status.slots} places for conversations"
+    yield "spent", status.spent
+    yield "to go", status.to_go.removesuffix(" to go")
+    yield "waits for", status.note
+    yield "verdict", "" if status.verdict is None else f"{status.verdict} (exit code {status.exit_code})"
+    yield "artifact", status.artifact or ""
+
+
+def render_log(lines: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each that a part wrote about one submission, the oldest first."""
+    return "\n".join(
+        clean(f"{line['at'][:19]}Z  {line['level']:<7}  {line['part']}  {_of_what(line)}{line['message']}")
+        for line in lines
+    )
+
+
+def _of_what(line: Mapping[str, Any]) -> str:
+    names = [str(line[name]) for name in ("case", "scenario") if name in line]
+    trial = f" trial {line['trial']}" if "trial" in line else ""
+    return f"[{'/'.join(names)}{trial}] " if names else ""
 
 
 def shown_status(submission: Submission) -> str:

@@ -120,6 +120,11 @@ def submission_of(
     )
 
 
+def is_id(text: str) -> bool:
+    """Whether it is a whole id, spelt as we spell it."""
+    return _ID.fullmatch(text) is not None
+
+
 class Submissions:
     """The records of one state folder (`<state>/submissions/<id>.json`)."""
 

@@ -42,8 +42,8 @@ from evalfleet.contract.tasks import (
 )
 from evalfleet.errors import EvalfleetError, SettingError, UnfitHost
 from evalfleet.graders.cage import capabilities
-from evalfleet.ledger import FAULT
-from evalfleet.logs import log_to_stderr
+from evalfleet.ledger import FAULT, Ledger
+from evalfleet.logs import log_to_stderr, tell_about_submissions
 from evalfleet.plan import Attempt, Conversation
 from evalfleet.queue import celery_config, headers
 from evalfleet.results import results_store
@@ -174,6 +174,10 @@ def run_worker(
         deaf=lambda: os.kill(os.getpid(), signal.SIGTERM),
     )
     liveness.check_file()
+    name = f"worker {socket.gethostname()}-{os.getpid()}-{crew.heart.incarnation[:8]}"
+    tell_about_submissions(
+        Ledger(settings.require_broker().redis_url, within=2.0).put_log, part=name, secrets=settings.secrets
+    )
     app.steps["consumer"].add(_look_with(liveness))
     metrics_port = serve(settings.metrics_port)
     if GRADE_QUEUE in queues and settings.lifeline_fd is None:  # nobody reads the log of a laptop's embedded one

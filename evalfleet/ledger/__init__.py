@@ -23,6 +23,7 @@ Keys, all below one prefix (`ef:` unless set):
     s:<submission>:tries     conversation → the first try that this command made (S14)
     s:<submission>:spent     conversation/try → what its chat cost, while it may be played again (billionths)
     s:<submission>:outcomes, :counts   what this command judged: for progress, and for who stops after failures
+    s:<submission>:log       what the parts said about it lately, a list of a few lines
     t:<target>               what it bears: the last cut, until when nothing is begun, since when it takes nothing
     t:<target>:ceiling       the limit that an operator has set, PX 60000
     s:<submission>:judge     there while grading is paused for want of a judge, PX 30000 (S26)
@@ -35,6 +36,7 @@ from evalfleet.ledger.claims import Claimed, Claims
 from evalfleet.ledger.feeding import Competitor, Feeding, Load, Progress, Snapshot
 from evalfleet.ledger.grading import JUDGE_PAUSE_MS, JUDGE_ROW, Grading, JudgeRow
 from evalfleet.ledger.liveness import HEARTBEAT_PX, Hold, Liveness
+from evalfleet.ledger.log import Log
 from evalfleet.ledger.records import Records
 from evalfleet.ledger.spending import MIXED, Reading, Spending, Spent
 from evalfleet.ledger.submissions import ENDED_TTL_S, FAULT, Meta, Submissions
@@ -46,7 +48,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Ledger(Submissions, Liveness, Claims, Grading, Records, Feeding, Spending, Targets):
+class Ledger(Submissions, Liveness, Claims, Grading, Records, Feeding, Spending, Targets, Log):
     """The shared books. Thread-safe; every method is one round trip unless it says otherwise.
 
     Raises `TargetUnreachable` when Redis does not answer within some seconds, `CredentialError` when it refuses our

@@ -23,6 +23,7 @@ class Claimed(enum.Enum):
     GIVEN_UP = "given_up"
     DONE = "done"
     DUPLICATE = "duplicate"
+    PAUSED = "paused"
     FULL = "full"
     BUSY = "busy"
 

@@ -21,17 +21,17 @@ ENDED_TTL_S = 24 * 3600
 
 _OF_A_COMMAND = (
     "reason", "code", "completed", "paused", "draining", "note", "judge_failed", "judge_trouble", "ended",
-    "played", "played_ms",
+    "played", "played_ms", "recorded",
 )  # fmt: skip
 """Fields of `meta` that a resume begins without."""
 
 _NAMES = (
     "plan", "meta", "claims", "published", "returned", "plays", "grading", "records", "notes", "done", "givenup",
-    "losses", "tries", "spent", "outcomes", "counts", "hint", "judge",
+    "losses", "tries", "spent", "outcomes", "counts", "hint", "judge", "log",
 )  # fmt: skip
 
 
-_KEPT = ("meta", "givenup", "counts", "records", "notes")
+_KEPT = ("meta", "givenup", "counts", "records", "notes", "log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,12 @@ class Meta:
     completed: frozenset[int] = frozenset()
     note: str = ""
     judge_trouble: str = ""
+    planned_at: str = ""
+    """RFC 3339 UTC."""
+    total: int = 0
+    """Attempts of the plan."""
+    recorded: int | None = None
+    """How many of them were, when it was retired; None before that."""
 
 
 class Submissions(Broker):
@@ -70,14 +76,15 @@ class Submissions(Broker):
         *,
         spent: Spent | None = None,
         deadline: int | None = None,
+        paused: bool = False,
         replay: bool = False,
     ) -> bool:
         """Put a plan on the books, with what is recorded (or in evidence) already; empties *given-up*.
 
         `spent`: what the evidence says that its chats cost. `deadline` (ms, Redis' clock): when its time is up, where
-        it began before; else the plan's own limit counts from now. `replay` asks the aggregator to send evidence that
-        the evaluation does not hold yet. False for a submission that is on the books and running: its workers know
-        better what is done, so only its concurrency and limits are changed.
+        it began before; else the plan's own limit counts from now. `paused`: nothing of it is fed. `replay` asks the
+        aggregator to send evidence that the evaluation does not hold yet. False for a submission that is on the books
+        and running: its workers know better what is done, so only its concurrency and limits are changed.
         """
         sub, meta = plan.id, self._key(plan.id, "meta")
 
@@ -102,6 +109,8 @@ class Submissions(Broker):
                 readings = {f"{c}/{n}": "" if amount is None else amount for (c, n), amount in spent.readings.items()}
                 pipe.hset(self._key(sub, "spent"), mapping=readings)
             pipe.hset(meta, mapping={"progress_at": now, "edition": uuid.uuid4().hex})
+            if paused:
+                pipe.hset(meta, "paused", 1)
             if replay:
                 pipe.hset(meta, "replay", uuid.uuid4().hex)
             if done:
@@ -117,6 +126,8 @@ class Submissions(Broker):
             "concurrency": plan.concurrency,
             "weight": plan.limits.weight,
             "target": plan.target.name,
+            "planned_at": plan.created_at,
+            "total": sum(1 for _ in plan.all_attempts()),
         }
         limits: dict[str, int] = {}
         if plan.limits.budget is not None:
@@ -146,6 +157,14 @@ class Submissions(Broker):
         return sorted(m.decode() for m in cast(set[bytes], self.redis.smembers(f"{self.prefix}subs")))
 
     @guarded
+    def known(self) -> list[str]:
+        """Submissions that run, and those that ended less than a day ago."""
+        return sorted(
+            key.decode().removeprefix(f"{self.prefix}s:").removesuffix(":meta")
+            for key in self.redis.scan_iter(match=f"{self.prefix}s:*:meta", count=500)
+        )
+
+    @guarded
     def meta(self, submission: str) -> Meta | None:
         raw = {k.decode(): v.decode() for k, v in self._hgetall(submission, "meta").items()}
         if "state" not in raw:
@@ -163,6 +182,9 @@ class Submissions(Broker):
             completed=frozenset(int(i) for i in raw.get("completed", "").split(",") if i),
             note=raw.get("note", ""),
             judge_trouble=raw.get("judge_trouble", ""),
+            planned_at=raw.get("planned_at", ""),
+            total=int(raw.get("total", "0")),
+            recorded=int(raw["recorded"]) if "recorded" in raw else None,
         )
 
     @guarded
@@ -182,6 +204,27 @@ class Submissions(Broker):
         """Feed nothing more and start no further run, not even a conversation's next turn; runs in flight go on."""
         self.redis.hset(self._key(submission, "meta"), mapping={"paused": 1, "draining": 1})
         self.redis.publish(self._wake, submission)
+
+    @guarded
+    def pause(self, submission: str) -> bool:
+        """Begin no further conversation until `unpause`; what is under way goes on. False for one that does not run."""
+        return self._set_paused(submission, "1")
+
+    @guarded
+    def unpause(self, submission: str) -> bool:
+        """Go on. False for one that does not run, or is to end."""
+        return self._set_paused(submission, "")
+
+    def _set_paused(self, submission: str, value: str) -> bool:
+        changed = self.redis.eval(
+            "local m = redis.call('HMGET', KEYS[1], 'state', 'draining') "
+            "if m[1] ~= 'running' or m[2] == '1' then return 0 end "
+            "redis.call('HDEL', KEYS[1], 'paused') "
+            "if ARGV[1] ~= '' then redis.call('HSET', KEYS[1], 'paused', ARGV[1]) end "
+            "redis.call('PUBLISH', ARGV[2], ARGV[3]) return 1",
+            1, self._key(submission, "meta"), value, self._wake, submission,
+        )  # fmt: skip
+        return bool(changed)
 
     @guarded
     def say(self, submission: str, note: str) -> None:
@@ -228,9 +271,11 @@ class Submissions(Broker):
 
         def put(pipe: Any) -> None:
             running = pipe.hget(meta, "state") == b"running"
+            recorded = pipe.hlen(self._key(submission, "done"))
             pipe.multi()
             if running:
                 return
+            pipe.hset(meta, "recorded", recorded)
             pipe.delete(*self._keys(submission, " ".join(name for name in _NAMES if name not in _KEPT)))
             for name in _KEPT:
                 pipe.expire(self._key(submission, name), ttl_s)

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from evalfleet import __version__
-from scheduler.cli import evaluating, parts, reading
+from scheduler.cli import evaluating, parts, reading, steering
 from scheduler.cli.flags import Command
 from scheduler.cli.output import command, tell
 from scheduler.names import check_names
@@ -66,6 +66,10 @@ app.command(context_settings=_PASSED_ON)(command(parts.worker))
 app.command("scheduler")(command(parts.scheduler_))
 app.command()(command(parts.submit))
 app.command()(command(parts.watch))
+app.command()(command(steering.status))
+app.command()(command(steering.pause))
+app.command()(command(steering.retry))
+app.command()(command(steering.logs))
 app.add_typer(token_app(command, tell), name="token")
 
 

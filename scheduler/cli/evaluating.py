@@ -37,6 +37,7 @@ from scheduler.cli.flags import (
     State,
     Suite,
     Timeout,
+    ToFleet,
     Tree,
     Trials,
     Verbose,
@@ -51,11 +52,13 @@ from scheduler.cli.output import (
     print_result,
     report_files,
     say,
+    settings_of,
     show_plan,
     show_result,
     tell,
     words_of,
 )
+from scheduler.cli.steering import of_fleet
 
 
 def eval_(
@@ -88,12 +91,27 @@ def eval_(
     leave_running: LeaveRunning = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
+    broker: ToFleet = None,
     _env_file: EnvFile = None,
 ) -> int:
     """Run the tree's checks and say pass, flaky or fail."""
 
     log_level(verbose)
     files = report_files(output)
+    server = None
+    if broker is not None:
+        from scheduler.cli.steering import refuse_on_fleet
+
+        refuse_on_fleet(
+            exit_first=exit_first,
+            max_failures=max_failures,
+            baseline=baseline,
+            fail_on_regression=fail_on_regression,
+            leave_running=leave_running,
+            results=results,
+        )
+        os.environ["EVALFLEET_BROKER_URL"] = broker  # as --env-file would: everything below reads it there
+        server = None if target else settings_of(None).require_base_url()
     prepared = prepared_of(
         tree,
         select,
@@ -114,6 +132,8 @@ def eval_(
         max_time=max_time,
         baseline=baseline,
         fail_on=fail_on_regression,
+        by_ast=broker is not None,
+        server=server,
     )
     for warning in prepared.warnings:
         say(warning)
@@ -121,6 +141,19 @@ def eval_(
         files.outside_of_harness(prepared.config)
     if dry_run:
         return show_plan(prepared, options_of(state, results), files=False, as_json=as_json)
+    words = words_of(select, deselect, failed=failed, suite=suite)
+    if broker is not None:
+        from scheduler.cli.parts import handed_over, watched
+
+        return watched(
+            handed_over(prepared, state, settings_of(None), fresh=fresh, words=words),
+            files,
+            allow_flaky=allow_flaky,
+            allow_missing=allow_missing,
+            as_json=as_json,
+            quiet=quiet,
+            root=prepared.config.root,
+        )
     from scheduler.evaluate import evaluate
     from scheduler.progress import make_reporter
 
@@ -133,7 +166,6 @@ def eval_(
         max_failures=1 if exit_first else max_failures,
         allow_missing=allow_missing,
     )
-    words = words_of(select, deselect, failed=failed, suite=suite)
     result = evaluate(prepared, options, make_reporter(sys.stderr, quiet=quiet), words=words)
     code = show_result(result, as_json=as_json)
     return deliver(
@@ -254,6 +286,19 @@ def resume(
 
     log_level(verbose)
     files = report_files(output)
+    if submission is not None and (found := of_fleet(submission, tree, state)):
+        from scheduler.cli.steering import go_on_with
+
+        return go_on_with(
+            found,
+            files,
+            budget=budget,
+            max_time=max_time,
+            allow_flaky=allow_flaky,
+            allow_missing=allow_missing,
+            as_json=as_json,
+            quiet=quiet,
+        )
     config = read_tree_config(find_tree(tree or Path.cwd()))
     if files is not None:
         files.outside_of_harness(config)
@@ -301,6 +346,11 @@ def cancel(
     from evalfleet.tree import find_tree, read_tree_config
     from scheduler.manage import cancel_submission
 
+    if found := of_fleet(submission, tree, state):
+        from scheduler.cli.steering import cancel_on_fleet
+
+        tell(cancel_on_fleet(found, tree, state))
+        return 0
     config = read_tree_config(find_tree(tree or Path.cwd()))
     tell(cancel_submission(config, submission, options_of(state, None)))
     return 0

@@ -260,6 +260,15 @@ LeaveRunning = Annotated[
 MetricsPort = Annotated[
     int | None, typer.Option("--metrics-port", envvar="EVALFLEET_METRICS_PORT", help="Prometheus metrics.")
 ]
+ToFleet = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        help="Run on the fleet of this Redis instead: submit and watch in one command.",
+        show_default=False,
+        metavar="URL",
+    ),
+]
 Fresh = Annotated[bool, typer.Option("--fresh", envvar="EVALFLEET_FRESH", help="Start over, resume nothing.")]
 Output = Annotated[
     list[Path] | None,

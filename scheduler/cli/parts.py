@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -46,6 +48,12 @@ from scheduler.cli.output import (
     tell,
     words_of,
 )
+
+if TYPE_CHECKING:
+    from evalfleet.settings import Settings
+    from scheduler.allowed import AllowedMissing
+    from scheduler.prepare import Prepared
+    from scheduler.reports import ReportFiles
 
 
 def server(context: typer.Context) -> int:
@@ -100,8 +108,6 @@ def submit(
     _env_file: EnvFile = None,
 ) -> int:
     """Hand the tree's checks to a fleet; prints the submission's id."""
-    from scheduler.fleet import submit as hand_over
-
     settings = settings_of(None)
     prepared = prepared_of(
         tree,
@@ -124,17 +130,24 @@ def submit(
     )
     for warning in prepared.warnings:
         say(warning)
-    opened = hand_over(
-        prepared, options_of(state, None, fresh=fresh), settings, words=words_of(select, deselect, suite=suite)
-    )
-    if opened.note:
-        say(opened.note)
-    tell(opened.plan.id)
+    tell(handed_over(prepared, state, settings, fresh=fresh, words=words_of(select, deselect, suite=suite)))
     return 0
 
 
+def handed_over(
+    prepared: Prepared, state: Path | None, settings: Settings, *, fresh: bool, words: Sequence[str]
+) -> str:
+    """The id of what was submitted to the fleet."""
+    from scheduler.fleet import submit as hand_over
+
+    opened = hand_over(prepared, options_of(state, None, fresh=fresh), settings, words=words)
+    if opened.note:
+        say(opened.note)
+    return opened.plan.id
+
+
 def watch(
-    submission: Annotated[str, typer.Argument(help="Its id.")],
+    submission: Annotated[str, typer.Argument(help="Its id, or a beginning of it.")],
     allow_flaky: AllowFlaky = False,
     allow_missing: AllowMissing = None,
     as_json: AsJson = False,
@@ -143,16 +156,40 @@ def watch(
     _env_file: EnvFile = None,
 ) -> int:
     """Show how far a fleet's submission is, then its result."""
+    from scheduler.submissions import is_id
+
+    if not is_id(submission):  # a whole one is waited for also where the broker is away, or has lost it
+        from scheduler.steer import steering
+
+        with steering(settings_of(None)) as fleet:
+            submission = fleet.find(submission)
+    return watched(
+        submission,
+        report_files(output),
+        allow_flaky=allow_flaky,
+        allow_missing=allow_missing,
+        as_json=as_json,
+        quiet=quiet,
+    )
+
+
+def watched(
+    submission: str,
+    files: ReportFiles | None,
+    *,
+    allow_flaky: bool,
+    allow_missing: AllowedMissing | None,
+    as_json: bool,
+    quiet: bool,
+    root: Path | None = None,
+) -> int:
+    """Follow a submission to its end and print its result; the exit code. `root`: the tree's folder, if any."""
     from scheduler.progress import make_reporter
     from scheduler.watch import watch as follow
 
-    files = report_files(output)
+    reporter = make_reporter(sys.stderr, quiet=quiet)
     summary, code = follow(
-        submission,
-        settings_of(None),
-        make_reporter(sys.stderr, quiet=quiet),
-        allow_flaky=allow_flaky,
-        allow_missing=allow_missing,
+        submission, settings_of(None), reporter, allow_flaky=allow_flaky, allow_missing=allow_missing
     )
     code = print_result(summary, code, as_json=as_json)
-    return deliver(files, summary, code, root=None, allow_flaky=allow_flaky)
+    return deliver(files, summary, code, root=root, allow_flaky=allow_flaky)

@@ -14,6 +14,7 @@ from scheduler.cli.flags import (
     AllowMissing,
     AsJson,
     Baseline,
+    EnvFile,
     FailOnRegression,
     OnTarget,
     Output,
@@ -22,24 +23,47 @@ from scheduler.cli.flags import (
     State,
     Tree,
 )
-from scheduler.cli.output import deliver, options_of, print_result, report_files, say, stdout_may_close, tell
+from scheduler.cli.output import (
+    deliver,
+    options_of,
+    print_result,
+    report_files,
+    say,
+    settings_of,
+    stdout_may_close,
+    tell,
+)
 
 
-def list_(tree: Tree = None, state: State = None, as_json: AsJson = False) -> int:
-    """The submissions started from this tree, newest first."""
+def list_(tree: Tree = None, state: State = None, as_json: AsJson = False, _env_file: EnvFile = None) -> int:
+    """The submissions started from this tree, and those of the fleet."""
     from evalfleet.tree import find_tree, read_tree_config
+    from scheduler.cli.output import tree_of
     from scheduler.evaluate import state_folder
-    from scheduler.manage import render_submissions, submission_document
-    from scheduler.submissions import Submissions
+    from scheduler.manage import render_fleet, render_submissions, submission_document
+    from scheduler.submissions import Submission, Submissions
 
-    config = read_tree_config(find_tree(tree or Path.cwd()))
-    found, damaged = Submissions(state_folder(config, options_of(state, None))).read()
-    for sentence in damaged:
-        say(sentence)
+    settings = settings_of(None)
+    found: list[Submission] | None = None
+    is_fleets = settings.broker is not None and settings.results_url is not None
+    if not is_fleets or tree is not None or state is not None or tree_of(None) is not None:
+        config = read_tree_config(find_tree(tree or Path.cwd()))
+        found, damaged = Submissions(state_folder(config, options_of(state, None))).read()
+        for sentence in damaged:
+            say(sentence)
+    rows = None
+    if is_fleets:
+        from scheduler.steer import steering
+
+        with steering(settings) as fleet:
+            rows = fleet.rows()
     if as_json:
-        tell(json.dumps({"submissions": [submission_document(record) for record in found]}))
-    else:
-        tell(render_submissions(found))
+        fleets = None if rows is None else [row.document() for row in rows]
+        tell(json.dumps({"submissions": [submission_document(record) for record in found or ()], "fleet": fleets}))
+        return 0
+    parts = [] if found is None else [render_submissions(found)]
+    parts += [] if rows is None else [render_fleet(rows, str(settings.broker))]
+    tell("\n\n".join(parts))
     return 0
 
 

@@ -185,7 +185,7 @@ def nothing_stays_in_redis(client: redis.Redis, submission: str) -> Iterator[str
             if client.hlen("ef:unacked") > client.zcard("ef:unacked_index"):
                 yield "a message of a dead worker has no entry in ef:unacked_index: it never comes back"
         elif parts[1:3] == ["s", submission]:
-            if parts[3] not in {"meta", "counts", "givenup"} or ttl < 0:
+            if parts[3] not in {"meta", "counts", "givenup", "log"} or ttl < 0:
                 yield f"{key} stays, with a TTL of {ttl} s"
         elif ttl == -1:
             yield f"{key} stays for ever"

@@ -34,7 +34,9 @@ if owner then
   return 'duplicate' -- its owner is alive, or the reaper has yet to take the claim back
 end
 local refused
-if redis.call('HLEN', KEYS[3]) >= (may_be_open(KEYS[2], now)) then
+if redis.call('HGET', KEYS[2], 'paused') == '1' then
+  refused = 'paused'
+elseif redis.call('HLEN', KEYS[3]) >= (may_be_open(KEYS[2], now)) then
   refused = 'full'
 else
   local target = redis.call('HGET', KEYS[2], 'target') or ''
