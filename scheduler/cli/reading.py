@@ -36,7 +36,7 @@ from scheduler.cli.output import (
 
 
 def list_(tree: Tree = None, state: State = None, as_json: AsJson = False, _env_file: EnvFile = None) -> int:
-    """The submissions started from this tree, and those of the fleet."""
+    """Submissions: of this tree, and of the fleet."""
     from evalfleet.tree import find_tree, read_tree_config
     from scheduler.cli.output import tree_of
     from scheduler.evaluate import state_folder
@@ -217,7 +217,7 @@ def hook_trace(
     state: State = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say of each hook point whether it was reached, decided, failed."""
+    """Was each hook point reached, did it decide, or fail?"""
     from evalfleet.tree import find_tree, read_tree_config
     from scheduler.hook_trace import artifact_of, trace_artifact, trace_run
     from scheduler.layout import width_of, write_lines

@@ -23,7 +23,7 @@ OfFleet = Annotated[str, typer.Argument(help="Its id, or a beginning of it.")]
 
 
 def status(submission: OfFleet, as_json: AsJson = False, _env_file: EnvFile = None) -> int:
-    """Say how far a fleet's submission is now, and why it stands still."""
+    """How far a submission is now, and why it stands still."""
     from scheduler.manage import render_status
     from scheduler.steer import steering
 
@@ -34,7 +34,7 @@ def status(submission: OfFleet, as_json: AsJson = False, _env_file: EnvFile = No
 
 
 def pause(submission: OfFleet, _env_file: EnvFile = None) -> int:
-    """Begin nothing more of a fleet's submission; what is under way ends."""
+    """Begin nothing more of it; what is under way ends."""
     from scheduler.steer import steering
 
     with steering(settings_of(None)) as fleet:
@@ -97,7 +97,7 @@ def retry(
 
 
 def logs(submission: OfFleet, as_json: AsJson = False, _env_file: EnvFile = None) -> int:
-    """Show what schedulers and workers said lately about a fleet's submission."""
+    """What schedulers and workers said about it lately."""
     from scheduler.manage import render_log
     from scheduler.steer import steering
 
