@@ -350,18 +350,14 @@ def _failure(turn: TurnRecord) -> tuple[str, bool]:
 
 
 def _asks_a_person(turn: TurnRecord) -> bool:
-    """An `interaction.created` without its `interaction.answered`."""
-    open_asks: list[str] = []
+    """More `interaction.created` than `interaction.answered` after them."""
+    open_asks = 0
     for event in once(turn.events):
-        data = event.get("data")
-        identity = ""
-        if isinstance(data, Mapping):
-            identity = str(data.get("id") or data.get("interaction_id") or "")
         if event.get("type") == "interaction.created":
-            open_asks.append(identity)
-        elif event.get("type") == "interaction.answered" and open_asks:
-            open_asks.remove(identity) if identity in open_asks else open_asks.pop()
-    return bool(open_asks)
+            open_asks += 1
+        elif event.get("type") == "interaction.answered":
+            open_asks = max(open_asks - 1, 0)
+    return open_asks > 0
 
 
 def _seconds(seconds: float) -> str:

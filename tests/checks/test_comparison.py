@@ -152,6 +152,18 @@ class TestRegression:
             ("c/2", "improved"),
         ]
 
+    def test_the_document_says_why_a_scenario_is_in_no_pair(self) -> None:
+        before = {"a/1": judged(), "a/2": judged(), "a/3": judged(), "a/4": judged()}
+        now = {"a/2": judged(turns="x"), "a/3": judged(trials=5), "a/4": judged("fail"), "a/5": judged()}
+        document = compare(before, now).document()
+        assert {name: document[name] for name in ("changed", "other_k", "new", "removed", "p")} == {
+            "changed": [{"key": "a/2", "what": ["turns"]}],
+            "other_k": [{"key": "a/3", "before": 3, "now": 5}],
+            "new": ["a/5"],
+            "removed": ["a/1"],
+            "p": 1.0,
+        }
+
 
 class TestServer:
     """`comparison` on the API counts what could and cannot, by case key."""

@@ -26,6 +26,20 @@ def test_equal_evidence_gives_the_equal_interval() -> None:
     assert bootstrap_mean(files, seed=1) != bootstrap_mean(files, seed=2)
 
 
+@pytest.mark.parametrize(
+    ("options", "interval"),
+    [
+        ({}, (0.22899999999999995, 0.410828125)),
+        ({"draws": 21}, (0.172421875, 0.39265625000000004)),
+        ({"draws": 22}, (0.20868750000000005, 0.38503125000000005)),
+    ],
+    ids=str,
+)
+def test_the_interval_of_recorded_evidence_never_moves(options: dict[str, int], interval: tuple[float, float]) -> None:
+    """Its seed, its draws and which of them are the ends: a result that is read again says what it said."""
+    assert bootstrap_mean([[Fraction(n * n, 1600)] for n in range(40)], **options) == pytest.approx(interval, abs=1e-12)
+
+
 def test_whole_files_are_drawn_since_their_scenarios_share_a_conversation() -> None:
     """One file of 50 equal scenarios is one piece of evidence, and not 50: a wide interval."""
     clustered = bootstrap_mean([[Fraction(0)] * 50] + [[Fraction(1)] * 2] * 5)

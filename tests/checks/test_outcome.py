@@ -29,6 +29,7 @@ from evalfleet.checks import (
     read_trial,
     spent_seconds,
 )
+from evalfleet.checks.outcome import LEFT_OUT
 from tests.checks.trials import calls, run, says, trial_with
 
 JOURNALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "journals.json").read_text())
@@ -89,6 +90,35 @@ def test_the_codes_that_stop_everything_are_infrastructure() -> None:
     assert STOPPING_CODES < INFRA_CODES
 
 
+@pytest.mark.parametrize(
+    ("kinds", "waiting"),
+    [
+        ([], False),
+        (["created"], True),
+        (["created", "answered"], False),
+        (["created", "created", "answered"], True),
+        (["created", "answered", "created"], True),
+        (["created", "created", "answered", "answered"], False),
+        (["answered", "created"], True),
+        (["answered"], False),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_s12_a_cancelled_run_waited_where_a_question_stayed_open(kinds: list[str], waiting: bool) -> None:
+    events = [{"id": f"evt_{n}", "type": f"interaction.{kind}", "data": {"id": "i"}} for n, kind in enumerate(kinds)]
+    meaning = meaning_of([TurnRecord("hi", run("cancelled"), (), (), events)], timeout=300)
+    assert meaning.meaning is (Meaning.WAITING if waiting else Meaning.NO_RESULT)
+
+
+def test_what_a_meaning_says_where_there_is_little_to_say() -> None:
+    assert meaning_of((), timeout=1, not_played="it ended") == RunMeaning(Meaning.RESULT, "", "not_played")
+    assert RunMeaning.from_json({"meaning": "result", "reason": ""}) == RunMeaning(Meaning.RESULT, "", "", False)
+    without_code = TurnRecord("hi", run("failed", failure={"message": "no code"}), (), (), ())
+    assert meaning_of([without_code], timeout=300).code == ""
+    late = meaning_of([TurnRecord("hi", run(seconds=1.26), (), (), ())], timeout=1.04)
+    assert late.reason == "timed out: 1.3 s spent, and the timeout is 1 s"
+
+
 def test_queueing_is_not_spent() -> None:
     """S12: only what lies between started_at and completed_at."""
     queued = run(seconds=2, created_at="2026-09-02T06:00:00Z")
@@ -144,6 +174,22 @@ def test_a_timeout_and_a_waiting_run_are_errors_with_their_reason(meaning: Meani
     assert summed_up(judgement) == ("error", "why")
     assert (judgement.verdict, judgement.judge_feedback) == ("failed", "why")
     assert [finding.passed for finding in judgement.findings] == [True, None]
+    assert judgement.findings[1].sentence == "quality.answers: not graded: why"
+
+
+@pytest.mark.parametrize(
+    ("reason", "feedback"),
+    [
+        ("x" * 4000, "x" * 4000),
+        ("x" * 4001, "x" * 3999 + "…"),
+        ("a" * 2000 + "\n" + "b" * 1999, "a" * 2000 + "\n" + "b" * 1999),
+        ("a" * 2000 + "\n" + "b" * 2000, "a" * 2000 + "\n" + "b" * 1998 + "…"),
+    ],
+    ids=["as long as may be", "one more", "lines", "lines and one more"],
+)
+def test_feedback_has_4000_characters_at_the_most(reason: str, feedback: str) -> None:
+    judgement = judge(scenario(PARIS), trial_with(), RunMeaning(Meaning.TIMEOUT, reason), [])
+    assert judgement.judge_feedback == feedback
 
 
 def test_without_a_result_the_attempt_is_missing_and_has_no_verdict() -> None:
@@ -206,6 +252,8 @@ def test_beside_a_positive_assertion_the_seed_holds_literally() -> None:
         (answer(False, 0.9), 0.7, "failed", "quality.answers failed it with the score 0.9"),
         (answer(True, 85.0), 0.7, "passed", "quality.answers passed it with the score 85"),
         (answer(True, -0.1), 0.7, "failed", "quality.answers gave -0.1, below 0.7"),
+        (answer(False, why="x" * 300), None, "failed", "quality.answers failed it: " + "x" * 300),
+        (answer(False, why="x" * 301), None, "failed", "quality.answers failed it: " + "x" * 299 + "…"),
         (answer(False, why="no\x1b[31m\nway"), None, "failed", "quality.answers failed it: no\\u001b[31m\\nway"),
     ],
 )
@@ -227,6 +275,18 @@ def test_b09_a_graders_pass_and_pass_below_have_to_hold(
             "error",
             "quality.answers: it raised ValueError: x",
             id="S24",
+        ),
+        pytest.param(
+            [answer(True, kind="error", error="it raised after all")],
+            "error",
+            "quality.answers: it raised after all",
+            id="S24: whatever else is said beside it",
+        ),
+        pytest.param(
+            [answer(None)],
+            "error",
+            "quality.answers: answered",
+            id="S24: an answer without a decision",
         ),
         pytest.param(
             [answer(None, kind="judge_unavailable", error="503 for 30 s")],
@@ -274,6 +334,20 @@ def test_without_graders_an_assertion_that_failed_decides_and_nothing_ever_passe
     assert judge(case, trial_with(answer="Paris"), RESULT, again) == judgement, "also when it is scored again (S32)"
 
 
+def test_beside_a_grader_that_was_left_out_the_others_have_their_line() -> None:
+    case = scenario(QUALITY, {"grader": {"name": "tone.kind"}})
+    answers = [leave_out(case)[0], answer(False, name="tone.kind")]
+    judgement = judge(case, trial_with(), RESULT, answers)
+    assert (judgement.outcome, judgement.judge_feedback) == ("failed", "tone.kind: failed")
+
+
+def test_an_answer_that_costs_nothing_and_prints_nothing_says_so() -> None:
+    assert GraderAnswer("q.a", "left_out").to_json() == {
+        "name": "q.a", "kind": LEFT_OUT, "passed": None, "score": None, "why": None, "error": None, "log": "",
+        "duration_ms": 0, "llm_calls": 0, "llm_tokens": 0, "llm_amount": None,
+    }  # fmt: skip
+
+
 def test_left_out_graders_change_nothing_where_there_are_none_or_no_result() -> None:
     assert judge(scenario(PARIS), trial_with(answer="Paris"), RESULT, leave_out(scenario(PARIS))).outcome == "passed"
     only = scenario(QUALITY)
@@ -298,6 +372,7 @@ def test_left_out_graders_change_nothing_where_there_are_none_or_no_result() -> 
         ([-0.5], "-0.5"),
         ([-0.0], "0"),
         ([1e-300], "0"),
+        ([-1e-300], "0"),
     ],
     ids=str,
 )

@@ -113,6 +113,7 @@ def test_s18_rates_of_the_report_carry_n_missing_and_bounds() -> None:
 def test_rates_of_nothing_are_null() -> None:
     for rate in (pass_at_1, pass_at_k, pass_hat_k):
         assert rate([]) == rate([ScenarioTally()]) == Rate(None, 0, 0, None, None)
+    assert pass_at_k([ScenarioTally(failed=1)]) == Rate(0.0, 1, 0, 0.0, 0.0, wilson(0, 1))
     assert pass_hat_k([ScenarioTally(missing=2)]) == Rate(None, 0, 2, 0.0, 1.0)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from evalfleet.plan import Conversation
-from scheduler.gate import exit_code
+from scheduler.gate import exit_code, lost
 from scheduler.spend import SpendCounter, _lines_of
 from scheduler.summary import Summary, summarize
 from tests.scheduler.samples import SUBMISSION, line, plan, scenario, trial_record
@@ -353,6 +353,27 @@ class TestExitCode:
     def test_s18_what_may_be_missing_gives_nothing(self, outcomes: list[str], allow_flaky: bool, wanted: int) -> None:
         summary = replace(summary_of(outcomes), missing_allowed=True)
         assert exit_code(summary, allow_flaky=allow_flaky) == wanted
+
+    @pytest.mark.parametrize(
+        ("one", "other", "wanted"),
+        [
+            ("passed", "failed", 1),
+            ("failed", "passed", 1),
+            ("passed", "-", 3),
+            ("-", "passed", 3),
+            ("passed", "passed", 0),
+        ],
+    )
+    def test_one_scenario_decides_for_all(self, one: str, other: str, wanted: int) -> None:
+        lines = [line(name, 0, outcome) for name, outcome in (("a", one), ("b", other)) if outcome != "-"]
+        summary = summarize(plan({"tone": [scenario("a"), scenario("b")]}), lines, artifact="")
+        assert exit_code(summary) == wanted
+
+    def test_nothing_is_allowed_that_was_not_asked_for(self) -> None:
+        flaky, [half] = summary_of(["passed", "failed"]).scenarios, summary_of(["failed", "-"]).scenarios
+        assert lost(flaky[0])
+        assert not lost(half, allow_flaky=True), "what is missing may still pass"
+        assert lost(half, allow_flaky=True, allow_missing=True)
 
     def test_nothing_at_all_is_not_ok(self) -> None:
         assert exit_code(summarize(plan({}), [], artifact="")) == 2
