@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from evalfleet.checks.outcome import LEFT_OUT, GraderAnswer, judge, leave_out
 from evalfleet.contract import jsontext
@@ -346,34 +346,35 @@ class Crew:
         what = (submission, attempt)
         if plan is None or not self.heart.take(what):
             return
-        asked, again = False, False
+        mine, next_step = True, None
         try:
             blob = self.ledger.claim_grade(submission, attempt, self.heart.incarnation)
-            asked = blob is None
+            mine = blob is not None
             if blob is not None:
                 names = {"case": plan.cases[attempt.case].name, "scenario": plan.scenario(attempt).id}
                 with about(trial=attempt.trial, **names):
-                    again = self._grade(plan, attempt, blob)
+                    next_step = self._grade(plan, attempt, blob)
         finally:
             release = functools.partial(Ledger.release_grade, submission=submission, attempt=attempt)
-            self.heart.give_back(what, None if asked else lambda ledger: release(ledger, inc=self.heart.incarnation))
-        if again:
+            keep = not mine or next_step == "recorded"  # its record has taken the claim off the books
+            self.heart.give_back(what, None if keep else lambda ledger: release(ledger, inc=self.heart.incarnation))
+        if next_step == "again":
             self.publisher.grade(submission, attempt)
 
-    def _grade(self, plan: Plan, attempt: Attempt, blob: bytes) -> bool:
-        """True when it is to be graded again at once."""
+    def _grade(self, plan: Plan, attempt: Attempt, blob: bytes) -> Literal["again", "recorded"] | None:
+        """What comes of it. "again": it is to be graded again at once."""
         try:
             play = Play.from_json(jsontext.loads(blob))
             call = functools.partial(self._call_grader, plan, play)
             graded = self.loop.run(grade(plan.scenario(attempt), play.trial, play.meaning, call))
             if self.stopping.is_set() and (graded.judgement is None or graded.judgement.outcome != "passed"):
-                return False  # its own leaving may have ended the grader: another worker grades it again
+                return None  # its own leaving may have ended the grader: another worker grades it again
             if graded.stopped is not None:
                 self.ledger.end(plan.id, "stopped", graded.stopped, "judge")
-                return False
+                return None
             return self._judged(plan, play, graded)
         except concurrent.futures.CancelledError:
-            return False
+            return None
         except UnfitHost as unfit:
             if not self.stopping.is_set():
                 self._cannot_grade(plan, attempt, unfit)
@@ -385,26 +386,26 @@ class Crew:
             log.exception("grading %s of %s", attempt, plan.id)
             gave_up = GaveUp((attempt,), _fault(fault), FAULT)
             self._leave_ungraded(plan, attempt, missing_line(plan, attempt, gave_up), gave_up.reason)
-        return False
+        return None
 
-    def _judged(self, plan: Plan, play: Play, graded: Graded) -> bool:
+    def _judged(self, plan: Plan, play: Play, graded: Graded) -> Literal["again", "recorded"] | None:
         assert graded.judgement is not None
         line = attempt_line(plan, play, graded.judgement, graded.answers)
         if graded.judgement.outcome != "missing":
             if any(answer.llm_calls for answer in graded.answers):
                 self.ledger.judge_answered(plan.id)
             self._record(plan, play.attempt, line)
-            return False
+            return "recorded"
         reason = graded.judgement.reason or "judge_unavailable"
         row = self.ledger.judge_failed(plan.id, reason)
         if row is JudgeRow.TENTH:
             log.error("%d gradings in a row had no judge; grading pauses: %s", JUDGE_ROW, reason)
         if row is not JudgeRow.SHORT:
-            return False  # nobody's turn is used up; the dispatcher sends it again when the pause is over
+            return None  # nobody's turn is used up; the dispatcher sends it again when the pause is over
         if self.ledger.count_grade(plan.id, play.attempt) <= MORE_GRADES:
-            return True
+            return "again"
         self._leave_ungraded(plan, play.attempt, {**line, "code": "judge_unavailable"}, reason)
-        return False
+        return None
 
     def _leave_ungraded(self, plan: Plan, attempt: Attempt, line: Mapping[str, Any], reason: str) -> None:
         """Missing until a resume; what is known of it goes to the artifact."""
@@ -423,7 +424,9 @@ class Crew:
         self, plan: Plan, play: Play, name: str, case: dict[str, Any], run: dict[str, Any]
     ) -> GraderAnswer:
         assert plan.graders is not None
-        bundle = await asyncio.to_thread(self._bundle, plan)
+        bundle = self._bundles.get(plan.graders.digest)
+        if bundle is None:
+            bundle = await asyncio.to_thread(self._bundle, plan)
         if self._pool is None:
             self._pool = GraderPool(workers=self.settings.graders_at_once or 4)
         config = GraderSettings(
