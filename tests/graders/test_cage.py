@@ -404,7 +404,7 @@ async def test_f10_graders_start_from_a_busy_threaded_process_without_a_fork_of_
                 async with slots:
                     return bool((await call("it.yes")).said["answer"]["pass"])
 
-            assert all(await asyncio.gather(*(one() for _ in range(200))))
+            assert all(await asyncio.gather(*(one() for _ in range(500))))
     finally:
         stop.set()
         for thread in threads:

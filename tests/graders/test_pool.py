@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -94,6 +95,26 @@ async def test_f01_a_hanging_grader_ends_at_its_limit_with_the_child_that_holds_
         assert (answer.kind, answer.error) == ("error", "ran over its 0.5 s and was stopped")
         assert answer.duration_ms >= 500
         assert (await grade("F01.leaves_child")).passed is True  # the one slot is free again
+
+
+@needs_linux
+@pytest.mark.parametrize("allowed", BOTH)
+async def test_neither_a_long_queue_nor_a_loop_that_is_busy_delays_the_kill(tmp_path: Path, allowed: Allowed) -> None:
+    """The limit is held by a process beside the grader, and by nothing of ours that could have something else to do."""
+    root = make_tree(case_tree(tmp_path, "F01"), quick="def yes(t, case, run): return True\n")
+    async with pooled(root, limit=0.5, allowed=allowed, workers=1) as (pool, grade):
+        assert (await grade("quick.yes")).passed is True
+        resting = processes_of(_scratch(pool))
+        hanging = asyncio.create_task(grade("F01.hang"))
+        queue = [asyncio.create_task(grade("quick.yes")) for _ in range(200)]
+        assert await eventually(lambda: len(processes_of(_scratch(pool))) == len(resting) + 2)
+        until = time.monotonic() + 30
+        while processes_of(_scratch(pool)) != resting and time.monotonic() < until:
+            time.sleep(0.02)  # noqa: ASYNC251 - nothing else of ours runs, and it ends all the same
+        assert processes_of(_scratch(pool)) == resting
+        assert not hanging.done()
+        assert (await hanging).error == "ran over its 0.5 s and was stopped"
+        assert all(answer.passed for answer in await asyncio.gather(*queue))
 
 
 @needs_linux
