@@ -6,6 +6,7 @@
 #   make lint    ruff (rules and format) and the import rules of docs/decisions
 #   make types   mypy, strict, over the packages and the tests
 #   make strangers   an environment for programs that use our server and know nothing of us: their tests need it
+#   make mutation   would the tests notice if what decides verdicts decided otherwise? some 1,280 mutants, ten minutes
 #   make fuzz    schemathesis against the server, 15 minutes on SQLite and 15 on Postgres
 #   make bench   the benchmark: a table of wall time and CPU
 #   make smoke   build the wheel, install it in a fresh environment, run it there
@@ -25,7 +26,7 @@ COMPILE = --universal --python-version 3.11 --generate-hashes --no-header --no-a
   --no-emit-index-url --no-emit-find-links --quiet $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e chaos lint types strangers fuzz bench smoke lock clean
+.PHONY: help demo test e2e chaos lint types strangers mutation fuzz bench smoke lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -85,6 +86,11 @@ strangers: $(STRANGERS)/.made
 fuzz: $(VENV)/.works $(STRANGERS)/.made
 	EVALFLEET_TEST_STRANGERS_PYTHON=$(abspath $(STRANGERS))/bin/python EVALFLEET_TEST_FUZZ_SECONDS=$(FUZZ_SECONDS) \
 	  $(BIN)/python -m pytest -s -m integration tests/integration/test_schemathesis.py
+
+MUTATION_JOBS ?= 2
+
+mutation: $(VENV)/.works
+	$(BIN)/python -m tests.mutation --jobs $(MUTATION_JOBS)
 
 bench: $(VENV)/.works
 	$(BIN)/python -m benchmarks

@@ -20,8 +20,8 @@ def judge_hook(hooks: Sequence[HookCall], name: str, decision: str | None) -> tu
     as `failed`. Without a decision, any call counts that was answered.
     """
     asked = [hook for hook in hooks if hook.hook == name and not _by_the_platform(hook)]
-    own = sum(1 for hook in hooks if hook.hook == name) - len(asked)
     if not asked:
+        own = sum(hook.hook == name for hook in hooks)
         if own:
             return False, (
                 f"{quoted(name)} was answered by the platform's own code, {own}×; no hook file of the tree was asked"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalfleet.checks.intervals import TOO_FEW, bootstrap_mean
+from evalfleet.checks.intervals import DRAWS, SEED, TOO_FEW, bootstrap_mean
 from evalfleet.checks.verdict import ScenarioTally, pass_at_1, pass_at_k, pass_hat_k
 
 HALF = Fraction(1, 2)
@@ -37,6 +37,7 @@ def test_equal_evidence_gives_the_equal_interval() -> None:
 )
 def test_the_interval_of_recorded_evidence_never_moves(options: dict[str, int], interval: tuple[float, float]) -> None:
     """Its seed, its draws and which of them are the ends: a result that is read again says what it said."""
+    assert (DRAWS, SEED) == (1000, 30)
     assert bootstrap_mean([[Fraction(n * n, 1600)] for n in range(40)], **options) == pytest.approx(interval, abs=1e-12)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evalfleet.checks import Trial, evaluate, expectation_from_document
+from evalfleet.checks import HookCall, Trial, evaluate, expectation_from_document
 from evalfleet.checks.expectation import Grader
 from evalfleet.checks.matching import LOOKED_INTO, first_mismatch
 from tests.checks.trials import trial_with
@@ -149,6 +149,39 @@ def test_b19_a_near_miss_is_looked_for_in_a_million_characters() -> None:
     assert LOOKED_INTO == 1_000_000
     assert said({"final_answer_contains": "Paris"}, last).endswith(" (it matches but for letter case)")
     assert said({"final_answer_contains": "Paris"}, trial_with(answer="x" * (LOOKED_INTO - 4) + "paris")).endswith('"')
+
+
+def hook(name: str, decision: str, *, source: str = "hooks/it.py", fallback: bool = False) -> HookCall:
+    return HookCall("run_1", name, decision, source, 1.0, fallback)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "sentence"),
+    [
+        (
+            [hook("stop.done", "done", source="splox.toolkit.stop")] * 2,
+            '"stop.done" was answered by the platform\'s own code, 2×; no hook file of the tree was asked',
+        ),
+        ([hook("stop.don", "done")], '"stop.done" was never asked; "stop.don" was, which is another name'),
+        (
+            [hook(letter * 3, "done") for letter in "abcdef"],
+            '"stop.done" was never asked; asked were "aaa", "bbb", "ccc", "ddd", "eee"',
+        ),
+        (
+            [hook("a" * 60, "done"), hook("b" * 61, "done")],
+            f'"stop.done" was never asked; asked were "{"a" * 60}", "{"b" * 40} … [1 characters] … {"b" * 20}"',
+        ),
+        (
+            [hook("stop.done", "failed"), *[hook("stop.done", "failed", fallback=True)] * 2],
+            '"stop.done" was asked 2 times and answered none (3 failed)',
+        ),
+        ([hook("stop.done", "")], '"stop.done" was asked once and decided 1 without a decision'),
+    ],
+    ids=["the platform's", "a near name", "five are named", "60 characters", "a replay", "no decision"],
+)
+def test_what_became_of_a_hook(hooks: list[HookCall], sentence: str) -> None:
+    """S22."""
+    assert said({"hook_called": {"name": "stop.done"}}, trial_with(hooks=hooks)) == sentence
 
 
 def test_a_finding_is_the_first_unless_said_and_a_graders_is_made_elsewhere() -> None:
