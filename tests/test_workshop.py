@@ -17,7 +17,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = ["requirements.lock", "requirements-build.lock", "requirements-dev.lock", "requirements-strangers.lock"]
 LOCK_LINE = re.compile(r"[a-z0-9._-]+==[^\s;\\/:]+( ; [^\\/:]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
 TARGETS = [
-    "demo", "test", "e2e", "chaos", "lint", "types", "strangers", "fuzz", "bench", "smoke", "lock", "clean",
+    "demo", "test", "e2e", "chaos", "lint", "types", "strangers", "fuzz", "mutation", "bench", "smoke", "lock", "clean",
 ]  # fmt: skip
 
 
