@@ -2,7 +2,7 @@
 
 A results store is a flat set of files under `<artifact>/…`, with the three acts an object store has too: create a file
 that must not be there yet (`If-None-Match: *`), replace a small one, read. `FolderResults` is a folder, ours or one
-that several machines share. Nothing returns before the bytes are on the disk (I4).
+that several machines share; `evalfleet.bucket` is the object store. Nothing returns before the bytes are kept (I4).
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ _CHUNK = 1 << 20
 
 class ResultsStore(Protocol):
     """What artifacts need from the place they live in. Paths are relative, with `/`. All failures: `StorageError`."""
+
+    def check(self) -> None:
+        """Ask, at a process's start, whether the place will do. Raises SettingError or CredentialError if not."""
+        ...
 
     def shown(self, path: str = "") -> str:
         """The place as a person would open it."""
@@ -70,8 +74,24 @@ class ResultsStore(Protocol):
 
 
 def results_store(place: str | Path) -> FolderResults:
-    """The store that a path or a `file://` URL names (`EVALFLEET_RESULTS_URL`, `--results`). SettingError otherwise."""
+    """The folder that a path or a `file://` URL names (`--results`). SettingError otherwise."""
     return FolderResults(place)
+
+
+def shared_results(url: str) -> ResultsStore:
+    """What `EVALFLEET_RESULTS_URL` names: a folder, or `s3://bucket/prefix`. SettingError otherwise."""
+    if url.startswith("s3://"):
+        from evalfleet.bucket import BucketResults
+
+        return BucketResults(url)
+    return FolderResults(url)
+
+
+def checked_name(artifact: str) -> str:
+    """StorageError for a name that is none of an artifact's."""
+    if not ARTIFACT_NAME.fullmatch(artifact):
+        raise StorageError(f"{artifact!r} is no name for an artifact: expected <YYYYMMDDTHHMMSSZ>-<short id>")
+    return artifact
 
 
 class FolderResults:
@@ -80,6 +100,9 @@ class FolderResults:
     def __init__(self, root: str | Path) -> None:
         self.root = _folder(root)
 
+    def check(self) -> None:
+        """A folder need not be there yet."""
+
     def shown(self, path: str = "") -> str:
         full = self.root / path
         with contextlib.suppress(ValueError, OSError):  # elsewhere, or the working folder is gone
@@ -87,9 +110,7 @@ class FolderResults:
         return str(full)
 
     def create(self, artifact: str) -> None:
-        if not ARTIFACT_NAME.fullmatch(artifact):
-            raise StorageError(f"{artifact!r} is no name for an artifact: expected <YYYYMMDDTHHMMSSZ>-<short id>")
-        folder = self._at(artifact)
+        folder = self._at(checked_name(artifact))
         with self._translated(f"{artifact}/"):
             made = not self.root.exists()
             (folder / "trials").mkdir(parents=True, exist_ok=True)
@@ -207,7 +228,7 @@ def _folder(place: str | Path) -> Path:
         raise SettingError(
             "EVALFLEET_RESULTS_URL",
             f"{parts.scheme}:// is not a results store this evalfleet can write to; "
-            "give a folder that all machines share, as a path or a file:// URL",
+            "give a folder that all parts share, as a path or a file:// URL, or for a fleet s3://bucket/prefix",
         )
     if parts.netloc not in ("", "localhost") or not parts.path:
         raise SettingError("EVALFLEET_RESULTS_URL", f"{text} names no folder of this machine; write file:///the/folder")

@@ -21,7 +21,7 @@ from evalfleet.tomlfields import url_fault
 VARIABLES: Final[Mapping[str, str]] = {
     "EVALFLEET_BROKER_URL": "Redis or Valkey: redis://, rediss:// or unix:///path",
     "EVALFLEET_DATABASE_URL": "the server's database, an SQLAlchemy URL",
-    "EVALFLEET_RESULTS_URL": "where artifacts go: a folder or a file:// URL",
+    "EVALFLEET_RESULTS_URL": "where artifacts go: a folder, a file:// URL or s3://bucket/prefix",
     "EVALFLEET_TOKEN": "the bearer token of the self-hosted server",
     "EVALFLEET_BASE_URL": "the address of the self-hosted server",
     "EVALFLEET_STATE": "the state folder",
@@ -198,7 +198,9 @@ class Settings:
 
     def require_results_url(self) -> str:
         if self.results_url is None:
-            raise SettingError("EVALFLEET_RESULTS_URL", "is not set; name the folder that all parts of the fleet share")
+            raise SettingError(
+                "EVALFLEET_RESULTS_URL", "is not set; name the folder or s3://bucket/prefix that all parts share"
+            )
         return self.results_url
 
     def require_base_url(self) -> str:

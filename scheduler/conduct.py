@@ -35,7 +35,7 @@ from scheduler.evaluate import Options, Reporter, Result
 from scheduler.interrupt import Interrupts
 from scheduler.publisher import CeleryPublisher
 from scheduler.submissions import Submissions
-from scheduler.submit import Opened, books, put_bundle, put_on_books
+from scheduler.submit import Opened, books, put_bundle, put_graders, put_on_books
 from scheduler.summary import Summary, exit_code, summarize
 
 CONTACT_S = 6.0
@@ -126,6 +126,7 @@ class Conductor:
         total = sum(1 for _ in plan.all_attempts())
 
         def reload() -> Books:
+            put_graders(self.ledger, self.store, plan)
             return books(plan, asyncio.run(self._documents(plan)), self.store)
 
         publisher = CeleryPublisher(Broker.parse(self.endpoints.redis_url), self.ledger)

@@ -38,7 +38,7 @@ from evalfleet.logs import about, log_to_stderr, tell_about_submissions
 from evalfleet.plan import Plan
 from evalfleet.quarantine import in_force
 from evalfleet.queue import sent_at
-from evalfleet.results import FolderResults, results_store
+from evalfleet.results import ResultsStore, shared_results
 from evalfleet.seal import REFUSED, Seal
 from evalfleet.settings import Settings
 from evalfleet.telemetry import (
@@ -62,7 +62,7 @@ from scheduler.prepare import Prepared
 from scheduler.publisher import CeleryPublisher
 from scheduler.reload import reload_unfinished
 from scheduler.submissions import Submissions
-from scheduler.submit import Opened, books, open_submission, put_bundle, put_on_books
+from scheduler.submit import Opened, books, open_submission, put_bundle, put_graders, put_on_books
 from scheduler.summary import Summary, exit_code, summarize
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,8 @@ CONTACT_S = 10.0
 
 def submit(prepared: Prepared, options: Options, settings: Settings, *, words: Sequence[str]) -> Opened:
     """Create (or find again) the submission and put it on the fleet's books."""
-    store = results_store(settings.require_results_url())
+    store = shared_results(settings.require_results_url())
+    store.check()
     broker = settings.require_broker()
     ledger = Ledger(broker.redis_url)
     try:
@@ -132,7 +133,7 @@ def run_scheduler(settings: Settings) -> int:
     """Drive what is on the books until SIGTERM or SIGINT; 0."""
     log_to_stderr(settings.log_level, settings.log_format)
     broker = settings.require_broker()
-    results_store(settings.require_results_url())
+    shared_results(settings.require_results_url()).check()
     ledger = Ledger(broker.redis_url)
     ledger.check_broker()
     ledger.open_epoch()
@@ -208,7 +209,7 @@ class _Drivers:
 
         def reload() -> None:
             ledger = Ledger(self.settings.require_broker().redis_url)
-            store = results_store(self.settings.require_results_url())
+            store = shared_results(self.settings.require_results_url())
             try:
                 if reload_unfinished(
                     ledger,
@@ -275,7 +276,7 @@ class _Driver:
             ledger.close()
 
     def _drive(self, ledger: Ledger, publisher: CeleryPublisher) -> None:
-        store = results_store(self.settings.require_results_url())
+        store = shared_results(self.settings.require_results_url())
         try:
             plan = ledger.plan(self.submission)
             if plan is not None:
@@ -293,6 +294,7 @@ class _Driver:
         log.info("driving %s: %d attempts, %d at once", plan.id, total, plan.concurrency)
 
         def reload() -> Books:
+            put_graders(ledger, store, plan)
             return books(plan, documents(self.settings, plan), store)
 
         def tick(_progress: Any, note: str) -> bool:
@@ -329,9 +331,7 @@ class _Driver:
         self.said = note
 
 
-def summarize_fleet(
-    plan: Plan, store: FolderResults, evaluations: Sequence[Mapping[str, Any]], ended: Ended
-) -> Summary:
+def summarize_fleet(plan: Plan, store: ResultsStore, evaluations: Sequence[Mapping[str, Any]], ended: Ended) -> Summary:
     return summarize(
         plan,
         open_artifact(store, plan.artifact).lines(),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from evalfleet.artifact import attempts_index, find, read_plan
 from evalfleet.contract.client import Client
 from evalfleet.plan import Attempt
-from evalfleet.results import results_store
+from evalfleet.results import FolderResults, ResultsStore, results_store, shared_results
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig
 from scheduler.embedded import Stack
@@ -122,7 +122,7 @@ def cancel_submission(config: TreeConfig, text: str, options: Options) -> str:
     record = submissions.find(text)
     if record.status != "running":
         return f"{record.id} is {record.status} already"
-    store = results_store(config.root / record.results if record.results else config.results_folder)
+    store = _results_of(config, record)
     artifact = find(store, record.id)
     plan = read_plan(store, artifact) if artifact is not None else None
 
@@ -136,6 +136,7 @@ def cancel_submission(config: TreeConfig, text: str, options: Options) -> str:
     elif record.server:  # a fleet's: its aggregator sees that the evaluation is over, and ends the submission there
         ended = asyncio.run(main(record.server, Settings.from_env(options.environment).require_token()))
     else:
+        assert isinstance(store, FolderResults)  # a submission without a server of its own is of this machine
         with Stack(config.root, state=options.state, command="evalfleet cancel") as stack:
             endpoints = stack.start(
                 commit=record.commit, concurrency=1, results=store.root, with_worker=False, env=options.environment
@@ -144,6 +145,12 @@ def cancel_submission(config: TreeConfig, text: str, options: Options) -> str:
     submissions.set_status(record.id, "cancelled")
     kept = sum(len(case.get("recorded_attempts") or ()) for document in ended for case in document.get("cases", ()))
     return f"{record.id} is cancelled; {kept} recorded attempts are kept"
+
+
+def _results_of(config: TreeConfig, record: Submission) -> ResultsStore:
+    if record.results.startswith("s3://"):
+        return shared_results(record.results)
+    return results_store(config.root / record.results if record.results else config.results_folder)
 
 
 def recorded_already(prepared: Prepared, options: Options) -> set[Attempt]:

@@ -19,7 +19,7 @@ from evalfleet.checks.case import case_key
 from evalfleet.errors import StorageError, UsageError
 from evalfleet.ledger import Ledger, Progress
 from evalfleet.plan import Plan
-from evalfleet.results import FolderResults, results_store
+from evalfleet.results import ResultsStore, shared_results
 from evalfleet.seal import Seal
 from evalfleet.settings import Settings
 from scheduler.allowed import end_evaluations
@@ -83,7 +83,7 @@ class Steering:
 
     settings: Settings
     ledger: Ledger
-    store: FolderResults
+    store: ResultsStore
 
     def find(self, text: str) -> str:
         """The id that `text` is a beginning of, with or without `sub_`, in either case. UsageError: none, several."""
@@ -278,7 +278,8 @@ class Steering:
 @contextlib.contextmanager
 def steering(settings: Settings) -> Iterator[Steering]:
     """The fleet that the environment names."""
-    store = results_store(settings.require_results_url())
+    store = shared_results(settings.require_results_url())
+    store.check()
     ledger = Ledger(settings.require_broker().redis_url)
     try:
         yield Steering(settings, ledger, store)

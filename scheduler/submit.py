@@ -152,6 +152,13 @@ def put_bundle(store: ResultsStore, plan: Plan, bundle: Bundle | None) -> None:
         store.write_bytes_exclusive(f"{plan.artifact}/{GRADERS_FILE}", bundle.data)
 
 
+def put_graders(ledger: Ledger, store: ResultsStore, plan: Plan) -> None:
+    """The stored bundle on the books, where workers find it that have no access to the results."""
+    if plan.graders is not None and plan.limits.grade:
+        path = f"{plan.artifact}/{GRADERS_FILE}"
+        ledger.put_graders(plan.id, plan.graders.digest, lambda: store.read_bytes(path))
+
+
 def recorded_attempts(plan: Plan, documents: Sequence[Mapping[str, Any]]) -> Iterator[Attempt]:
     """What the evaluations hold."""
     by_key = {(plan.key_of(a), a.trial): a for a in plan.all_attempts()}
@@ -183,6 +190,7 @@ def put_on_books(ledger: Ledger, opened: Opened, store: ResultsStore) -> None:
     is what graders were left out of, unless they are again."""
     plan = opened.plan
     known = books(plan, opened.evaluations, store)
+    put_graders(ledger, store, plan)
     if not ledger.add(plan, known.done, spent=known.spent, replay=opened.resumed):
         return  # it runs
     index = AttemptsIndex(store, plan.artifact)

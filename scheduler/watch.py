@@ -13,7 +13,7 @@ from evalfleet.artifact import find, finish, open_artifact, read_plan
 from evalfleet.errors import TargetUnreachable, UsageError
 from evalfleet.ledger import GRACE_MS, Ledger, Meta, Progress
 from evalfleet.plan import Plan
-from evalfleet.results import FolderResults, results_store
+from evalfleet.results import ResultsStore, shared_results
 from evalfleet.settings import Settings
 from scheduler.allowed import AllowedMissing, are_over, ended_by_itself
 from scheduler.dispatch import Ended
@@ -39,7 +39,8 @@ def watch(
     """Follow a submission to its end; its summary and exit code. A signal ends the watching, not the submission: then
     the summary is how far it is. Where no more is missing at its end than `allow_missing`, its evaluations are ended
     with what is recorded (S18): the one thing that watching does. UsageError when nobody knows it."""
-    store = results_store(settings.require_results_url())
+    store = shared_results(settings.require_results_url())
+    store.check()
     ledger = Ledger(settings.require_broker().redis_url)
     with Interrupts() as interrupts:
         ended = _follow(submission, store, ledger, interrupts, reporter)
@@ -76,7 +77,7 @@ def watch(
 
 
 def _follow(
-    submission: str, store: FolderResults, ledger: Ledger, interrupts: Interrupts, reporter: Reporter
+    submission: str, store: ResultsStore, ledger: Ledger, interrupts: Interrupts, reporter: Reporter
 ) -> Ended | None:
     """Show progress until it ends; None when a signal came first. A broker that is away, or has lost the submission, is
     waited for."""
@@ -111,7 +112,7 @@ def _follow(
     return None
 
 
-def _forgotten(submission: str, store: FolderResults, *, ran: bool) -> Ended:
+def _forgotten(submission: str, store: ResultsStore, *, ran: bool) -> Ended:
     """What the broker does not know has ended if there is a summary, unless it `ran` before our eyes. Else it comes
     back: TargetUnreachable. UsageError when it is nowhere."""
     artifact = find(store, submission)

@@ -91,6 +91,18 @@ def test_each_part_that_stays_says_whether_it_is_healthy(part: Part) -> None:
         assert part.address.startswith("http://127.0.0.1:")
 
 
+def test_only_who_writes_or_reads_the_results_has_them() -> None:
+    """Whoever runs an agent's or a grader's code beside it could change them."""
+    have = {"scheduler", "submit", "worker-aggregate"}
+    assert {name for name in OURS if "results:/results" in SERVICES[name].get("volumes", [])} == have
+    mounted = {
+        resource["metadata"].get("name", "submit")
+        for resource, container in (containers() if RESOURCES is not None else ())
+        if any(mount["name"] == "results" for mount in container["volumeMounts"])
+    }
+    assert mounted == (have if RESOURCES is not None else set())
+
+
 def test_no_secret_stands_in_a_file() -> None:
     for path in filter(Path.is_file, DEPLOY.rglob("*")):
         for line in path.read_text().splitlines():

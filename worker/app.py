@@ -46,7 +46,7 @@ from evalfleet.ledger import FAULT, Ledger
 from evalfleet.logs import log_to_stderr, tell_about_submissions
 from evalfleet.plan import Attempt, Conversation
 from evalfleet.queue import celery_config, headers
-from evalfleet.results import results_store
+from evalfleet.results import shared_results
 from evalfleet.settings import Settings
 from evalfleet.telemetry import PUBLISHED, serve
 from worker.liveness import EVERY_S, Liveness
@@ -273,8 +273,8 @@ def check_environment(settings: Settings, queues: Sequence[str]) -> None:
     if settings.splox_api_key is None or settings.base_url is not None:
         settings.require_base_url()
         settings.require_token()
-    if GRADE_QUEUE in queues or AGGREGATE_QUEUE in queues:
-        results_store(settings.require_results_url())
+    if AGGREGATE_QUEUE in queues:
+        shared_results(settings.require_results_url()).check()
 
 
 def _look_with(liveness: Liveness) -> type[bootsteps.StartStopStep]:

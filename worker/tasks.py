@@ -31,14 +31,14 @@ from evalfleet.errors import (
     TargetUnreachable,
     UnfitHost,
 )
-from evalfleet.graders.bundle import unpack
+from evalfleet.graders.bundle import digest_of, unpack
 from evalfleet.graders.judge_call import platform_judge
 from evalfleet.graders.judging import MORE_GRADES, Graded, grade, needs_graders
 from evalfleet.graders.pool import GraderPool, GraderSettings
 from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger, Reading
 from evalfleet.logs import about
 from evalfleet.plan import Attempt, Conversation, Plan
-from evalfleet.results import ResultsStore, results_store
+from evalfleet.results import ResultsStore, shared_results
 from evalfleet.seal import REFUSED, Seal
 from evalfleet.settings import Settings
 from evalfleet.telemetry import ATTEMPTS, CLAIMS, CONVERSATION_SECONDS, GIVEN_UP, HELD, RETRIES, SLOTS, code_label
@@ -378,6 +378,9 @@ class Crew:
         except UnfitHost as unfit:
             if not self.stopping.is_set():
                 self._cannot_grade(plan, attempt, unfit)
+        except PlanRefused as refused:
+            log.error("%s", refused)  # noqa: TRY400  - the sentence is enough
+            self.ledger.end(plan.id, "stopped", refused.message, REFUSED)
         except (StorageError, TargetUnreachable) as trouble:
             log.warning("grading %s of %s goes back: %s", attempt, plan.id, trouble)
         except Exception as fault:  # as for a conversation
@@ -441,13 +444,17 @@ class Crew:
         return await self._pool.grade(bundle, config, name, case, run, judge_call)
 
     def _bundle(self, plan: Plan) -> Path:
-        """The unpacked bundle that the plan names, verified against its digest."""
+        """The unpacked bundle that the plan names. PlanRefused: what stands on the books is another."""
         assert plan.graders is not None
         digest = plan.graders.digest
         with self._guard:
             known = self._bundles.get(digest)
             if known is None:
-                data = self.store.read_bytes(f"{plan.artifact}/graders.tar")
+                data = self.ledger.graders(plan.id)
+                if data is None:
+                    raise StorageError(f"the graders of {plan.id} are not on the books; its scheduler puts them there")
+                if digest_of(data) != digest:
+                    raise PlanRefused(f"the graders of {plan.id} are refused: they are not those that its plan names")
                 if self._bundle_folder is None:
                     self._bundle_folder = tempfile.TemporaryDirectory(
                         prefix="evalfleet-graders-", dir=self.settings.state, ignore_cleanup_errors=True
@@ -483,7 +490,7 @@ class Crew:
 
     @functools.cached_property
     def store(self) -> ResultsStore:
-        return results_store(self.settings.require_results_url())
+        return shared_results(self.settings.require_results_url())
 
     def plan(self, submission: str) -> Plan | None:
         """The plan by its id, kept: what is played never changes, and its limits only with a new edition (a resume).

@@ -61,10 +61,11 @@ def build_bundle(root: Path, names: Collection[str], files: Sequence[str]) -> Bu
             member.mode = 0o555 if executable else 0o444
             tar.addfile(member, io.BytesIO(content))
     data = out.getvalue()
-    return Bundle(_digest(data), data)
+    return Bundle(digest_of(data), data)
 
 
-def _digest(data: bytes) -> str:
+def digest_of(data: bytes) -> str:
+    """What a plan calls a bundle of these bytes."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
@@ -118,8 +119,8 @@ def unpack(data: bytes, digest: str, into: Path) -> Path:
     Raises StorageError: the bytes are not those of `digest`, are no bundle, or cannot be written."""
     if into.is_dir():
         return into
-    if _digest(data) != digest:
-        raise StorageError(f"the grader bundle is damaged: wanted {digest}, the stored bytes have {_digest(data)}")
+    if digest_of(data) != digest:
+        raise StorageError(f"the grader bundle is damaged: wanted {digest}, the stored bytes have {digest_of(data)}")
     fresh = into.with_name(f".{into.name}.{secrets.token_hex(8)}")
     try:
         into.parent.mkdir(parents=True, exist_ok=True)

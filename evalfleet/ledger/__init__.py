@@ -9,6 +9,7 @@ Keys, all below one prefix (`ef:` unless set):
     i:<incarnation>          a living worker process, PX 12000
     subs                     submissions that somebody drives or waits for
     s:<submission>:plan      the plan, compressed
+    s:<submission>:graders   the graders' bundle in pieces, compressed, with its digest
     s:<submission>:meta      state, concurrency, reason, progress_at, evaluations completed
     s:<submission>:claims    conversation → incarnation that plays it; its length is the number of open runs (I7)
     s:<submission>:published conversation → when its message was sent (ms); gone as soon as a worker looked at it

@@ -1,14 +1,19 @@
-"""Which played scenarios await their graders, and is there a judge?  (S26)"""
+"""Which played scenarios await their graders, where are these, and is there a judge?  (S26)"""
 
 from __future__ import annotations
 
 import enum
 import zlib
+from collections.abc import Callable
 from typing import cast
 
+from evalfleet.errors import PlanRefused
 from evalfleet.ledger.broker import Broker, guarded
 from evalfleet.plan import Attempt
 
+_PIECE = 1 << 20
+"""Bytes of a bundle in one field: no single value of the broker gets large."""
+_DIGEST = "digest"
 JUDGE_ROW = 10
 JUDGE_PAUSE_MS = 30_000
 """After this many gradings in a row without a judge nothing is graded for so long; then the judge is asked again."""
@@ -33,6 +38,34 @@ class Grading(Broker):
                 keys=self._keys(submission, "plays done records meta"), args=[str(attempt), zlib.compress(play)]
             )
         )
+
+    @guarded
+    def put_graders(self, submission: str, digest: str, read: Callable[[], bytes]) -> None:
+        """The bundle that the plan names by `digest`, for workers that cannot read the results; `read` gives it, and is
+        only called where it is not here yet."""
+        key = self._key(submission, "graders")
+        if self.redis.hget(key, _DIGEST) == digest.encode():
+            return
+        data = read()
+        pieces = {str(at): zlib.compress(data[at : at + _PIECE]) for at in range(0, len(data), _PIECE)}
+        pipe = self.redis.pipeline(transaction=True)
+        pipe.delete(key)
+        for name, piece in pieces.items():
+            pipe.hset(key, name, piece)
+        pipe.hset(key, _DIGEST, digest)
+        pipe.execute()
+
+    @guarded
+    def graders(self, submission: str) -> bytes | None:
+        """The bundle as it stands here: whoever unpacks it holds it against the plan's digest. PlanRefused when it
+        cannot be read."""
+        pieces = self._hgetall(submission, "graders")
+        if pieces.pop(_DIGEST.encode(), None) is None:
+            return None
+        try:
+            return b"".join(zlib.decompress(pieces[name]) for name in sorted(pieces, key=int))
+        except (zlib.error, ValueError) as error:
+            raise PlanRefused(f"the graders of {submission} are refused: they cannot be read: {error}") from error
 
     @guarded
     def claim_grade(self, submission: str, attempt: Attempt, inc: str) -> bytes | None:

@@ -27,7 +27,7 @@ _OF_A_COMMAND = (
 
 _NAMES = (
     "plan", "meta", "claims", "published", "returned", "plays", "grading", "records", "notes", "done", "givenup",
-    "losses", "tries", "spent", "outcomes", "counts", "hint", "judge", "log",
+    "losses", "tries", "spent", "outcomes", "counts", "hint", "judge", "log", "graders",
 )  # fmt: skip
 
 

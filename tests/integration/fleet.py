@@ -223,8 +223,8 @@ class Fleet:
         self.metrics_ports[name] = int(part.await_line(r"metrics on port (\d+)\n")[1])
         return part
 
-    def worker(self, name: str, *arguments: str) -> Part:
-        part = self.start(name, "worker", "--metrics-port", "0", *arguments)
+    def worker(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Part:
+        part = self.start(name, "worker", "--metrics-port", "0", *arguments, env=env)
         self.metrics_ports[name] = int(part.await_line(r"takes .* metrics on port (\d+)\n")[1])
         return part
 

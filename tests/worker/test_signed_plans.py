@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from evalfleet.contract.client import Client
-from evalfleet.plan import Attempt, Plan
+from evalfleet.graders.bundle import digest_of
+from evalfleet.plan import Attempt, Plan, PlannedGraders
 from evalfleet.seal import REFUSED, Seal
 from tests.server.conftest import TOKEN
 from tests.worker.test_crew import FIRST, GRADED, Stage, staged
+from tests.worker.test_play import plan_of
 
 KEY = "the-fleets-own-secret"
 SEAL = Seal(KEY)
@@ -96,6 +98,40 @@ async def test_no_grader_is_asked_and_nothing_recorded_for_a_plan_that_nobody_si
     meta = stage.ledger.meta(stage.plan.id)
     assert meta is not None
     assert meta.code == REFUSED
+
+
+@pytest.mark.parametrize("found", ["the graders of another", "no graders"])
+async def test_graders_are_those_of_the_signed_plan_or_none(stage: Stage, found: str) -> None:
+    """They come through the broker, where anybody who reaches it may put others."""
+    bundle = b"the bytes of our graders" * 100_000
+    stage.plan = plan_of(GRADED, stage.api.harness_id)
+    graders = PlannedGraders(digest_of(bundle), None, (), network=False, memory_mb=64, judge=False)
+    stage.plan = SEAL.signed(replace(stage.plan, graders=graders))
+    stage.ledger.add(stage.plan, {})
+    stage.ledger.put_graders(stage.plan.id, graders.digest, lambda: bundle)
+    stage.ledger.put_graders(stage.plan.id, graders.digest, lambda: pytest.fail("they are there"))
+    assert stage.ledger.graders(stage.plan.id) == bundle
+    await stage.run()
+    piece = zlib.compress(b"os.system('evil')") if found == "the graders of another" else b"no archive"
+    stage.ledger.redis.hset(stage.ledger._key(stage.plan.id, "graders"), "0", piece)
+    await stage.grade(Attempt(0, 0, 0))
+    meta = stage.ledger.meta(stage.plan.id)
+    assert meta is not None
+    assert (meta.state, meta.code) == ("stopped", REFUSED)
+    assert f"the graders of {stage.plan.id} are refused: they " in meta.reason
+
+
+async def test_graders_that_the_broker_lost_are_waited_for(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.books(GRADED)
+    stage.plan = SEAL.signed(stage.plan)
+    stage.ledger.add(stage.plan, {})
+    put(stage, stage.plan)
+    await stage.run()
+    await stage.grade(Attempt(0, 0, 0))
+    meta = stage.ledger.meta(stage.plan.id)
+    assert meta is not None
+    assert meta.state == "running"
+    assert "are not on the books; its scheduler puts them there" in caplog.text
 
 
 async def test_a_message_that_names_no_plan_begins_nothing(stage: Stage) -> None:
