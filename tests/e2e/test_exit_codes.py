@@ -78,6 +78,7 @@ def test_b13_errors_are_told_apart_and_flags_come_from_the_environment(endings: 
         "commit",
         "spend",
         "evaluations",
+        "graders",
         "scenarios",
     ]
     assert (document["verdict"], document["exit_code"]) == ("fail", 1)
