@@ -94,8 +94,9 @@ class Telling(logging.Handler):
         self._secrets = [secret for secret in secrets if secret]
         self._waiting: deque[tuple[str, Mapping[str, str | int]]] = deque(maxlen=WAITING)
         self._there = threading.Event()
-        self._closed = threading.Event()
+        self._over = threading.Event()
         self._putting = threading.Lock()
+        self._guard = threading.Lock()  # of what waits: emit must not wait for a broker
         self._thread = threading.Thread(target=self._main, name="evalfleet-telling", daemon=True)
         self._thread.start()
 
@@ -113,13 +114,16 @@ class Telling(logging.Handler):
             "message": message if len(message) <= LONGEST else f"{message[: LONGEST - 1]}…",
         }
         rest = {name: value for name, value in what.items() if name != "submission"}
-        self._waiting.append((str(what["submission"]), {**line, **rest}))
+        with self._guard:
+            self._waiting.append((str(what["submission"]), {**line, **rest}))
         self._there.set()
 
     def flush(self) -> None:
         """Tell what waits, once."""
         with self._putting:
-            taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            with self._guard:
+                taken = list(self._waiting)
+                self._waiting.clear()
             lines: defaultdict[str, list[Mapping[str, str | int]]] = defaultdict(list)
             for submission, line in taken:
                 lines[submission].append(line)
@@ -127,21 +131,22 @@ class Telling(logging.Handler):
                 if taken:
                     self._put(lines)
             except EvalfleetError:  # a line about that would only be the next one that cannot be told
-                room = WAITING - len(self._waiting)
-                self._waiting.extendleft(reversed(taken[max(0, len(taken) - room) :]))
+                with self._guard:
+                    room = WAITING - len(self._waiting)
+                    self._waiting.extendleft(reversed(taken[max(0, len(taken) - room) :]))
                 self._there.set()
 
     def close(self) -> None:
-        self._closed.set()
+        self._over.set()
         self._there.set()
         super().close()
 
     def _main(self) -> None:
-        while self._there.wait() and not self._closed.is_set():
+        while self._there.wait() and not self._over.is_set():
             self._there.clear()
             self.flush()
             if self._there.is_set():
-                self._closed.wait(AGAIN_AFTER_S)
+                self._over.wait(AGAIN_AFTER_S)
 
 
 def tell_about_submissions(put: Callable[[Lines], None], *, part: str, secrets: Sequence[str]) -> None:

@@ -128,6 +128,9 @@ def why_idle(ledger: Ledger, submission: str, meta: Meta) -> str:
     grace = ledger.grace_ms()
     if grace:
         return f"the broker is new to the fleet: work begins within {GRACE_MS // 1000} s"
+    used, limit = ledger.memory()
+    if 0 < limit <= used:
+        return "the broker is full and refuses writes; everything waits until it has room"
     if meta.paused:
         return "paused"
     if not ledger.workers():

@@ -352,3 +352,41 @@ def test_who_slept_through_a_resume_does_not_take_it_off_the_books(ledger: Ledge
     assert ledger.submissions() == [plan.id]
     assert ledger.plan(plan.id) == plan
     assert ledger.redis.ttl(f"{ledger.prefix}s:{plan.id}:meta") == -1
+
+
+def test_a_paused_submission_is_claimed_no_more_and_what_was_sent_comes_back(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    alive(ledger, "a")
+    assert claim(ledger, plan, 0, "a") is Claimed.CLAIMED
+    assert ledger.pause(plan.id)
+    assert claim(ledger, plan, 1, "a") is Claimed.PAUSED
+    assert ledger.take_returned(plan.id) == [Conversation(0, 1)]
+    assert ledger.unpause(plan.id)
+    assert claim(ledger, plan, 1, "a") is Claimed.CLAIMED
+    ledger.drain(plan.id)
+    assert not ledger.unpause(plan.id), "one that is to end does not go on"
+    ledger.end(plan.id, "stopped")
+    assert not ledger.pause(plan.id)
+
+
+def test_what_is_known_of_an_ended_submission_is_how_far_it_was(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {Attempt(0, 0, 0): "passed"})
+    ledger.end(plan.id, "stopped")
+    ledger.retire(plan.id)
+    meta = ledger.meta(plan.id)
+    assert meta is not None
+    assert (meta.recorded, meta.total, meta.planned_at) == (1, 6, plan.created_at)
+    assert ledger.known() == [plan.id]
+    ledger.add(plan, {})
+    meta = ledger.meta(plan.id)
+    assert meta is not None
+    assert meta.recorded is None, "it runs again"
+
+
+def test_the_last_lines_that_were_said_are_kept_and_run_out(ledger: Ledger) -> None:
+    ledger.put_log({"sub_1": [{"message": str(number)} for number in range(150)]})
+    ledger.put_log({"sub_1": [{"message": str(number)} for number in range(150, 300)]})
+    assert [line["message"] for line in ledger.log("sub_1")] == [str(number) for number in range(100, 300)]
+    assert 0 < ledger.redis.ttl(f"{ledger.prefix}s:sub_1:log") <= 24 * 3600

@@ -6,11 +6,13 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from evalfleet import logs
+from evalfleet.errors import TargetUnreachable
 from worker.loop import LoopThread
 
 
@@ -101,3 +103,66 @@ def test_celerys_line_for_each_message_is_there_at_debug_only(level: str, quiet:
         for logger, number, handlers in former:
             logger.setLevel(number)
             logger.handlers = handlers
+
+
+class Told:
+    """A broker that may be away."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.lines: list[tuple[str, Mapping[str, str | int]]] = []
+        self.asked = threading.Event()
+
+    def put(self, lines: logs.Lines) -> None:
+        self.asked.set()
+        if self.away:
+            raise TargetUnreachable("the broker does not answer")
+        self.lines += [(submission, line) for submission, those in lines.items() for line in those]
+
+
+@pytest.fixture
+def told() -> Iterator[tuple[Told, logs.Telling, logging.Logger]]:
+    """Ours and the handler, on a logger of one of our rooms."""
+    broker = Told()
+    handler = logs.Telling(broker.put, part="worker x", secrets=("s3cret", ""))
+    logger = logging.getLogger("worker.of_a_test")
+    logger.setLevel("DEBUG")
+    logger.addHandler(handler)
+    yield broker, handler, logger
+    logger.removeHandler(handler)
+    handler.close()
+
+
+def test_what_is_told_is_about_a_submission_ours_short_and_without_secrets(
+    told: tuple[Told, logs.Telling, logging.Logger],
+) -> None:
+    broker, handler, logger = told
+    logger.warning("about nothing")
+    with logs.about(submission="sub_1", case="c", trial=3):
+        logger.debug("too small")
+        handler.handle(logging.LogRecord("httpx", logging.ERROR, "", 0, "not ours", None, None))
+        logger.warning("the key %s is refused", "s3cret")
+        logger.info("x" * 600)
+    handler.flush()
+    assert [submission for submission, _ in broker.lines] == ["sub_1", "sub_1"]
+    first, second = (line for _, line in broker.lines)
+    assert {name: value for name, value in first.items() if name != "at"} == {
+        "level": "warning", "part": "worker x", "message": "the key *** is refused", "case": "c", "trial": 3,
+    }  # fmt: skip
+    assert second["message"] == "x" * 499 + "…"
+
+
+def test_what_a_broker_that_is_away_does_not_take_waits_and_the_oldest_leave(
+    told: tuple[Told, logs.Telling, logging.Logger],
+) -> None:
+    broker, handler, logger = told
+    broker.away = True
+    with logs.about(submission="sub_1"):
+        for number in range(logs.WAITING + 20):
+            logger.warning("%d", number)
+    handler.flush()
+    assert broker.asked.is_set()
+    broker.away = False
+    handler.flush()
+    numbers = [int(str(line["message"])) for _, line in broker.lines]
+    assert numbers == list(range(20, logs.WAITING + 20))

@@ -203,8 +203,43 @@ def test_i6_two_schedulers_share_the_plans_and_a_killed_ones_are_taken_over_with
     taken = ledger.lock_owner(f"drive:{submission}")
     ledger.close()
     assert taken not in {owner, None}
-    # The lock lasts 15 s, and the heir looks every 2 s: the times in the logs say how long it took.
+    # The lock lasts 15 s and the heir looks every 2 s; a test asserts no speed.
     assert fleet.metrics(name)["evalfleet_submissions_driven"] == 1
     (tree / "hold").unlink()
     assert fleet.watch(submission)[0] == 1
     assert len(calls(tree)) == CALLS
+
+
+def test_a_results_folder_that_is_gone_stops_it_with_the_reason_and_resume_goes_on_when_it_is_back(
+    tmp_path: Path, private_fleet: Fleet
+) -> None:
+    """I4: what cannot be put in evidence is not recorded. The worker that said so is good for what comes next."""
+    fleet = private_fleet
+    tree = make_tree(tmp_path / "tree", nap=0)
+    (tree / "hold").touch()
+    fleet.server(tree)
+    fleet.scheduler()
+    worker = fleet.worker("worker", "--concurrency", "2")
+    submission = fleet.submit(tree)
+    until(lambda: fleet.metrics("worker")["evalfleet_conversations_held"] == 2, fleet.logs)
+    results, away = tmp_path / "results", tmp_path / "away"
+    results.rename(away)
+    results.write_text("a file where the share was mounted")
+    (tree / "hold").unlink()
+    worker.await_line(rf"aggregate {submission} after .* s: .*results")
+    results.unlink()
+    away.rename(results)
+
+    def state() -> str:
+        return str(json.loads(fleet.run("status", submission, "--json").stdout)["state"])
+
+    until(lambda: state() == "stopped", fleet.logs)
+    assert "results" in fleet.run("status", submission).stdout
+    resumed = fleet.run("resume", submission)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "goes on with what is missing" in resumed.stdout
+    assert fleet.watch(submission, within=120)[0] == 1, fleet.logs()
+    made = [json.loads(line)[0] for line in calls(tree)]
+    assert len(set(made)) == len(made)
+    assert len(made) <= CALLS + 2 * 3, "only the two conversations that the stop cut short are played again"
+    assert worker.process.poll() is None
