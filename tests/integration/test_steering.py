@@ -67,7 +67,9 @@ def test_what_a_submission_does_is_seen_held_and_let_go_on_by_the_beginning_of_i
     assert 0 < begun < CALLS
     assert fleet.claimed("worker") == 2, "what was in the queue is refused, too"
     listed = fleet.run("list").stdout
-    assert re.search(rf"{submission}  paused  {held['recorded']} of {ATTEMPTS}  (.* ago|just now)  driven by \S+", listed)
+    assert re.search(
+        rf"{submission}  paused  {held['recorded']} of {ATTEMPTS}  (.* ago|just now)  driven by \S+", listed
+    )
     shown = fleet.run("status", short).stdout
     assert "waits for   paused\n" in shown
     assert f"recorded    {held['recorded']} of {ATTEMPTS}" in shown
