@@ -15,9 +15,10 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from evalfleet.artifact import AttemptsIndex, IndexEntry, append_segment
+from evalfleet.bulk import is_large
 from evalfleet.contract import jsontext
 from evalfleet.errors import BrokerFull, EvalfleetError, ProblemAnswer, StorageError
 from evalfleet.ledger import Ledger
@@ -28,11 +29,15 @@ from evalfleet.telemetry import BATCH_ATTEMPTS, RECORD_SECONDS
 
 log = logging.getLogger(__name__)
 
+_K = TypeVar("_K")
+
 LOCK_MS = 30_000
 WINDOW_S = 0.1
 """How long records are collected before a round: one fsync and one request serve what comes in meanwhile."""
 
 ENDED_CODES = frozenset({"evaluation_completed", "evaluation_cancelled", "evaluation_not_running"})
+LARGE_AT_ONCE = 8
+"""Records whose trials are read again for one round: all of them are in memory then."""
 WORTH_WAITING = frozenset({408, 409, 425, 429})
 """Of the 4xx, those that asking later may change; any other refuses the batch for good."""
 _CONFLICT_AT = re.compile(r"/attempts/(\d+)(?:/|$)")
@@ -44,6 +49,7 @@ class Recorder(Protocol):
     def record_attempts(self, evaluation: str, attempts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]: ...
     def get_evaluation(self, evaluation: str) -> Mapping[str, Any]: ...
     def complete_evaluation(self, evaluation: str) -> Mapping[str, Any]: ...
+    def whole(self, document: Mapping[str, Any]) -> Mapping[str, Any]: ...
 
 
 class Aggregator:
@@ -91,8 +97,8 @@ class Aggregator:
         sub = self.plan.id
         self.ledger.clear_hint(sub)
         replay = self.ledger.asked_replay(sub)
-        records = self.ledger.records(sub, BATCH)
-        notes = self.ledger.notes(sub, BATCH)
+        records = _few_large(self.ledger.records(sub, BATCH))
+        notes = _few_large(self.ledger.notes(sub, BATCH))
         if not records and not notes and replay is None:
             return False
         with RECORD_SECONDS.time():
@@ -108,12 +114,23 @@ class Aggregator:
             self.ledger.fulfil_replay(sub, replay)
         return again
 
-    def _write(self, records: Mapping[Attempt, bytes], notes: Mapping[str, bytes]) -> None:
+    def _write(self, records: Mapping[Attempt, Mapping[str, Any]], notes: Mapping[str, Mapping[str, Any]]) -> None:
         """Evidence before record: what is not in the artifact yet becomes its next segment."""
         self.index.refresh()
-        lines = [jsontext.loads(blob) for a, blob in records.items() if self._entry(a) is None]
-        lines += [jsontext.loads(blob) for blob in notes.values()]
-        append_segment(self.store, self.plan.artifact, lines)
+        new = [*(line for a, line in records.items() if self._entry(a) is None), *notes.values()]
+        append_segment(self.store, self.plan.artifact, [self._whole(line) for line in new])
+
+    def _whole(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The line with its trial. StorageError where the platform has it no more: there is no evidence then."""
+        if not is_large(line):
+            return line
+        try:
+            return self.recorder.whole(line)
+        except ProblemAnswer as problem:
+            if problem.status >= 500 or problem.status in WORTH_WAITING:
+                raise
+            what = f"{line['case']}/{line['scenario']}, trial {line['trial']}"
+            raise StorageError(f"the runs of {what} cannot be read again for the artifact: {problem}") from problem
 
     def _entry(self, attempt: Attempt) -> IndexEntry | None:
         """The attempt's evidence; a missing line is none."""
@@ -235,6 +252,18 @@ class Aggregator:
         elif status != "running":
             evaluation = self.plan.evaluations[index].id
             self.ledger.end(self.plan.id, "stopped", f"{evaluation} is {status}", f"evaluation_{status}")
+
+
+def _few_large(waiting: Mapping[_K, bytes]) -> dict[_K, dict[str, Any]]:
+    """What waits, read; of the large ones only some, the others wait for the next round."""
+    chosen: dict[_K, dict[str, Any]] = {}
+    large = 0
+    for name, blob in waiting.items():
+        line = jsontext.loads(blob)
+        large += is_large(line)
+        if large <= LARGE_AT_ONCE or not is_large(line):
+            chosen[name] = line
+    return chosen
 
 
 class _Renewing:

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from evalfleet.bulk import made_whole, packed
 from evalfleet.checks.outcome import LEFT_OUT, GraderAnswer, judge, leave_out
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
@@ -27,6 +28,7 @@ from evalfleet.errors import (
     EvalfleetError,
     HarnessMoved,
     PlanRefused,
+    PlatformError,
     StorageError,
     TargetUnreachable,
     UnfitHost,
@@ -302,11 +304,11 @@ class Crew:
     def _take(self, plan: Plan, played: Played) -> None:
         play = Play.of(played)
         if played.context:
-            self.ledger.put_note(plan.id, f"context {play.attempt}", jsontext.dumps(context_line(plan, play)))
+            self.ledger.put_note(plan.id, f"context {play.attempt}", packed(context_line(plan, play), play.attempt))
         elif needs_graders(plan.scenario(play.attempt), play.trial, play.meaning):
             if not plan.limits.grade:
                 self._leave_graders_out(plan, play)
-            elif self.ledger.put_play(plan.id, play.attempt, jsontext.dumps(play.to_json())):
+            elif self.ledger.put_play(plan.id, play.attempt, packed(play.to_json(), play.attempt)):
                 self.publisher.grade(plan.id, play.attempt)
         else:
             judgement = judge(plan.scenario(play.attempt), play.trial, play.meaning, ())
@@ -330,7 +332,7 @@ class Crew:
 
     def _record(self, plan: Plan, attempt: Attempt, line: Mapping[str, Any]) -> None:
         ATTEMPTS.labels(line["outcome"]).inc()
-        if self.ledger.put_record(plan.id, attempt, jsontext.dumps(line), line["outcome"]):
+        if self.ledger.put_record(plan.id, attempt, packed(line, attempt), line["outcome"]):
             self.publisher.aggregate(plan.id)
 
     # -- grade ------------------------------------------------------------------------------------------------------
@@ -364,7 +366,7 @@ class Crew:
     def _grade(self, plan: Plan, attempt: Attempt, blob: bytes) -> Literal["again", "recorded"] | None:
         """What comes of it. "again": it is to be graded again at once."""
         try:
-            play = Play.from_json(jsontext.loads(blob))
+            play = Play.from_json(self._whole(plan, jsontext.loads(blob)))
             call = functools.partial(self._call_grader, plan, play)
             graded = self.loop.run(grade(plan.scenario(attempt), play.trial, play.meaning, call))
             if self.stopping.is_set() and (graded.judgement is None or graded.judgement.outcome != "passed"):
@@ -383,6 +385,11 @@ class Crew:
             self.ledger.end(plan.id, "stopped", refused.message, REFUSED)
         except (StorageError, TargetUnreachable) as trouble:
             log.warning("grading %s of %s goes back: %s", attempt, plan.id, trouble)
+        except PlatformError as unreadable:
+            log.warning("grading %s of %s: %s", attempt, plan.id, unreadable)
+            if self.ledger.count_grade(plan.id, attempt) > MORE_GRADES:
+                gave_up = GaveUp((attempt,), f"its runs cannot be read again: {unreadable}", "unreadable")
+                self._leave_ungraded(plan, attempt, missing_line(plan, attempt, gave_up), gave_up.reason)
         except Exception as fault:  # as for a conversation
             if self.stopping.is_set():
                 raise
@@ -390,6 +397,14 @@ class Crew:
             gave_up = GaveUp((attempt,), _fault(fault), FAULT)
             self._leave_ungraded(plan, attempt, missing_line(plan, attempt, gave_up), gave_up.reason)
         return None
+
+    def _whole(self, plan: Plan, document: Mapping[str, Any]) -> dict[str, Any]:
+        """With the trial that was too large for the ledger."""
+
+        async def on_loop() -> dict[str, Any]:
+            return await made_whole(document, plan, self.client(plan))
+
+        return self.loop.run(on_loop())
 
     def _judged(self, plan: Plan, play: Play, graded: Graded) -> Literal["again", "recorded"] | None:
         assert graded.judgement is not None
@@ -412,7 +427,7 @@ class Crew:
 
     def _leave_ungraded(self, plan: Plan, attempt: Attempt, line: Mapping[str, Any], reason: str) -> None:
         """Missing until a resume; what is known of it goes to the artifact."""
-        self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(line))
+        self.ledger.put_note(plan.id, str(attempt), packed(line, attempt))
         self.ledger.give_up(plan.id, attempt, reason, str(line["code"]))
         self.ledger.drop_play(plan.id, attempt)
         self.publisher.aggregate(plan.id)
@@ -543,6 +558,9 @@ class _Recorder:
 
     def get_evaluation(self, evaluation: str) -> Mapping[str, Any]:
         return self._call(lambda client: client.get_evaluation(evaluation))
+
+    def whole(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._call(lambda client: made_whole(document, self.plan, client))
 
     def complete_evaluation(self, evaluation: str) -> Mapping[str, Any]:
         return self._call(lambda client: client.complete_evaluation(evaluation))

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 import redis
 
+from evalfleet.artifact import open_result
 from evalfleet.ledger import ENDED_TTL_S
 from tests.chaos.processes import children
 from tests.integration.fleet import ATTEMPTS, CALLS, PLAN_KEY, TOKEN, Broker, Fleet, calls, make_tree, results_of, until
@@ -140,6 +141,45 @@ def test_a_plan_that_somebody_changes_in_redis_is_not_played_and_the_same_submit
     unsigned = fleet.start("unsigned", "worker", "--queues", "run", env={"EVALFLEET_PLAN_KEY": ""})
     unsigned.await_line("plans are not signed: whoever can write to the broker decides what this worker runs")
     assert "plans are not signed" not in worker.log
+
+
+LARGE_AGENT = """
+import json, random, string, sys
+turn = json.load(sys.stdin)
+generator = random.Random(turn["metadata"]["evalfleet.trial"])
+print("".join(generator.choices(string.ascii_letters + string.digits, k=10_000_000)))
+"""
+LARGE_CASE = """
+scenarios:
+  - {id: long, user: a, trials: 3, expect: [grader: {name: words.all_of_it}]}
+  - {id: without, user: b, trials: 3, expect: [no_error: true]}
+"""
+LARGE_GRADER = "def all_of_it(t, case, run):\n    return len(run['final_answer']) == 10_000_000\n"
+
+
+def test_answers_of_ten_megabytes_never_wait_in_the_broker(tmp_path: Path, fleet: Fleet, redis_url: str) -> None:
+    """They hardly compress. With nobody to grade or record, all that waits for six of them is under a megabyte."""
+    tree = make_tree(tmp_path / "tree", nap=0)
+    (tree / "agent.py").write_text(LARGE_AGENT)
+    for file in (tree / "evals/cases").iterdir():
+        file.unlink()
+    (tree / "evals/cases/large.yaml").write_text(LARGE_CASE)
+    (tree / "evals/graders/words.py").write_text(LARGE_GRADER)
+    fleet.server(tree)
+    fleet.scheduler()
+    fleet.worker("run", "--queues", "run")
+    submission = fleet.submit(tree, "-j", "3")
+    with redis.Redis.from_url(redis_url) as client:
+        waits = (f"ef:s:{submission}:plays", f"ef:s:{submission}:records")
+        until(lambda: [client.hlen(name) for name in waits] == [3, 3], fleet.logs)
+        held = [cast(int | None, client.memory_usage(key)) for key in client.scan_iter("ef:s:*")]
+        assert sum(size or 0 for size in held) < 1_000_000  # a hint may run out meanwhile
+    fleet.worker("rest", "--queues", "grade,aggregate")
+    code, document = fleet.watch(submission)
+    assert (code, document["verdict"]) == (0, "pass"), fleet.logs()
+    lines = list(open_result(tmp_path / document["artifact"]).lines())
+    assert [len(line["trial_record"]["final_answer"]) for line in lines] == [10_000_000] * 6
+    assert not any("trial_left_out" in line for line in lines)
 
 
 def test_each_worker_may_do_one_thing_only(tmp_path: Path, private_fleet: Fleet) -> None:
