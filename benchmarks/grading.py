@@ -123,10 +123,10 @@ def plan_of(bundle: Bundle, number: int) -> Plan:
     )
 
 
-def cpu() -> float:
-    """Seconds of this process, and of the children that it has waited for: the cage's, once that is closed."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+def cage_cpu() -> float:
+    """Seconds of the children that were waited for: the cage's, once that is closed."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def grade(folder: Path, count: int) -> None:
@@ -141,36 +141,36 @@ def grade(folder: Path, count: int) -> None:
         crew = Crew(settings, Silent(), queues="grade", slots=4)
         crew.ledger.open_epoch(mine=True)
         crew.start()
-        beyond: list[float] = []
-        before = cpu()
+        grades: list[tuple[float, float]] = []
+        before = cage_cpu()
         try:
             for number in range(-(-count // 100)):
-                beyond += [_grade_one(crew, plan_of(bundle, number), trial) for trial in range(100)]
-            used = cpu() - before
+                grades += [_grade_one(crew, plan_of(bundle, number), trial) for trial in range(100)]
         finally:
             crew.stop()
-        used_by_all = cpu() - before
-    beyond_ms = sorted(1000 * seconds for seconds in beyond[1:])  # the first starts the cage
+        in_cage = 1000 * (cage_cpu() - before) / count
+    beyond_ms = sorted(1000 * seconds for seconds, _ in grades[1:])  # the first starts the cage
     median, slowest = statistics.median(beyond_ms), beyond_ms[-1]
     print(
         f"{len(beyond_ms)} grades beyond the judge's own work: median {median:.1f} ms, slowest {slowest:.1f}", end="; "
     )
-    print(f"the first, with the cage's start, {1000 * beyond[0]:.0f}")
-    in_worker, in_cage = 1000 * used / count, 1000 * (used_by_all - used) / count
+    print(f"the first, with the cage's start, {1000 * grades[0][0]:.0f}")
+    in_worker = statistics.mean(1000 * used for _, used in grades[1:])
     print(f"CPU of a grade: {in_worker:.1f} ms in the worker, {in_cage:.1f} in its cage")
 
 
-def _grade_one(crew: Crew, plan: Plan, trial: int) -> float:
+def _grade_one(crew: Crew, plan: Plan, trial: int) -> tuple[float, float]:
+    """(seconds beyond the judge's own, CPU seconds of this process)"""
     if trial == 0:
         crew.ledger.add(plan, {})
     attempt = Attempt(0, 0, trial)
     seen = Trial((), (), (), "It is Paris.", None, 0)
     play = Play(attempt, seen, RunMeaning(Meaning.RESULT, ""), new_id("run"), new_id("chat"), (), None)
     crew.ledger.put_play(plan.id, attempt, jsontext.dumps(play.to_json()))
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     crew.grade(plan.id, attempt)
-    took = time.perf_counter() - began
-    return took - float(_record(crew, plan, attempt)["graders"][0]["why"])
+    took, used = time.perf_counter() - began, time.process_time() - used
+    return took - float(_record(crew, plan, attempt)["graders"][0]["why"]), used
 
 
 def _record(crew: Crew, plan: Plan, attempt: Attempt) -> dict[str, Any]:

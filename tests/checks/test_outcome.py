@@ -119,6 +119,13 @@ def test_what_a_meaning_says_where_there_is_little_to_say() -> None:
     assert late.reason == "timed out: 1.3 s spent, and the timeout is 1 s"
 
 
+def test_what_is_no_document_of_ours_says_so() -> None:
+    with pytest.raises(ValueError, match=r"^this is not the document of a meaning: KeyError"):
+        RunMeaning.from_json({"meaning": "result"})
+    with pytest.raises(ValueError, match=r"^this is not the document of a grader's answer: TypeError"):
+        GraderAnswer.from_json({"name": "q.a"})
+
+
 def test_queueing_is_not_spent() -> None:
     """S12: only what lies between started_at and completed_at."""
     queued = run(seconds=2, created_at="2026-09-02T06:00:00Z")
@@ -306,6 +313,12 @@ def test_b09_a_graders_pass_and_pass_below_have_to_hold(
             "missing",
             "quality.answers: the answer that came is one of quality.other",
             id="the answer of another grader",
+        ),
+        pytest.param(
+            [answer(True, name="n" * 81)],
+            "missing",
+            f"quality.answers: the answer that came is one of {'n' * 79}…",
+            id="the answer of another grader with a long name",
         ),
     ],
 )

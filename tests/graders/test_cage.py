@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -63,7 +64,7 @@ async def test_it_runs_in_the_copy_with_the_tree_root_last_on_the_path(tmp_path:
     root = os.path.realpath(tmp_path)  # noqa: ASYNC240
     body = "return {'pass': True, 'why': repr((os.getcwd(), sys.path[-1], sys.path.count(sys.path[-1]), sys.argv))}"
     assert await _why(tmp_path, body, allowed=allowed) == repr((root, root, 1, ["it.py"]))
-    body = "return {'pass': True, 'why': [p for p in sys.path if 'graders' in p]}"
+    body = "return {'pass': True, 'why': [p for p in sys.path if 'evals/graders' in p]}"
     assert await _why(tmp_path, body, allowed=allowed) == "[]"
 
 
@@ -163,6 +164,32 @@ async def test_f08_limits_end_the_grader_and_name_themselves(
     async with caged(case_tree(tmp_path, "F08"), GraderSettings(memory_mb=512), allowed) as call:
         error = (await call(name)).said["error"]
     assert re.search(reason, error), error
+
+
+@pytest.mark.parametrize("allowed", BOTH)
+async def test_f08_a_file_grows_to_256_mib_and_no_further(tmp_path: Path, allowed: Allowed) -> None:
+    body = """
+        import tempfile
+        with tempfile.TemporaryFile() as file:
+            file.truncate(256 * 2**20)
+            file.truncate(256 * 2**20 + 1)
+    """
+    error = await _why(tmp_path, body, allowed=allowed)
+    assert (
+        error == "OSError: [Errno 27] File too large (evals/graders/it.py, line 7); a grader may write files of 256 MiB"
+    )
+
+
+@needs_linux
+async def test_f08_processes_are_limited_where_it_is_said_that_they_are(tmp_path: Path) -> None:
+    """What is said at a worker's start is what the grader finds."""
+    cages = await asyncio.to_thread(capabilities)
+    body = "import resource\nreturn {'pass': True, 'why': resource.getrlimit(resource.RLIMIT_NPROC)[0]}"
+    limit = await _why(tmp_path, body)
+    if cages.process_limit:
+        assert limit == "1024"
+    else:
+        assert limit == str(resource.getrlimit(resource.RLIMIT_NPROC)[0])
 
 
 @pytest.mark.parametrize(
