@@ -269,6 +269,19 @@ def test_redis_came_back_empty_and_the_plan_goes_back_on_the_books(scene: Scene)
     assert scene.ledger.asked_replay(scene.plan.id), "evidence that Redis forgot is sent again"
 
 
+def test_a_pause_outlives_a_broker_that_forgets(scene: Scene) -> None:
+    scene.ledger.pause(scene.plan.id)
+    scene.step()
+    scene.ledger.redis.delete(*scene.ledger.redis.keys(f"{scene.ledger.prefix}*"))
+    scene.step()
+    scene.ledger.open_epoch(mine=True)
+    scene.step()
+    assert scene.wire.runs == []
+    scene.ledger.unpause(scene.plan.id)
+    scene.step()
+    assert scene.wire.runs
+
+
 def test_s38_a_draining_submission_is_not_fed(scene: Scene) -> None:
     scene.ledger.drain(scene.plan.id)
     scene.step()
