@@ -75,3 +75,30 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:  # it is a dependency, but PyPy and musl hosts may lack a wheel
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+class Leave:
+    """Why a conversation is left, told from the heartbeat's thread: its coroutine is cancelled, and cleans up first."""
+
+    def __init__(self, loop: LoopThread) -> None:
+        self.loop = loop.loop
+        self.why = ""
+        self.draining = False
+        self._task: asyncio.Task[Any] | None = None
+
+    def begin(self) -> None:
+        """Called by the coroutine."""
+        self._task = asyncio.current_task()
+        if self.why:
+            raise asyncio.CancelledError
+
+    def told(self, state: str) -> None:
+        if state == "draining":
+            self.draining = True
+            return
+        self.why = state
+        self.loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()

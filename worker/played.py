@@ -88,3 +88,7 @@ class TurnedAway(Exception):
     def __init__(self, gave_up: GaveUp) -> None:
         super().__init__(gave_up.reason)
         self.gave_up = gave_up
+
+
+def fault_of_ours(fault: Exception) -> str:
+    return f"a fault of evalfleet's, please report it: {type(fault).__name__}: {fault}"

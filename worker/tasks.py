@@ -12,15 +12,13 @@ import concurrent.futures
 import contextlib
 import functools
 import logging
-import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from evalfleet.bulk import made_whole, packed
-from evalfleet.checks.outcome import LEFT_OUT, GraderAnswer, judge, leave_out
+from evalfleet.checks.outcome import LEFT_OUT, judge, leave_out
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
 from evalfleet.contract.tasks import RUN_QUEUE
@@ -28,16 +26,11 @@ from evalfleet.errors import (
     EvalfleetError,
     HarnessMoved,
     PlanRefused,
-    PlatformError,
     StorageError,
     TargetUnreachable,
-    UnfitHost,
 )
-from evalfleet.graders.bundle import digest_of, unpack
-from evalfleet.graders.judge_call import platform_judge
-from evalfleet.graders.judging import MORE_GRADES, Graded, grade, needs_graders
-from evalfleet.graders.pool import GraderPool, GraderSettings
-from evalfleet.ledger import FAULT, JUDGE_ROW, Claimed, Hold, JudgeRow, Ledger, Reading
+from evalfleet.graders.judging import needs_graders
+from evalfleet.ledger import FAULT, Claimed, Hold, Ledger, Reading
 from evalfleet.logs import about
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import ResultsStore, shared_results
@@ -46,10 +39,11 @@ from evalfleet.settings import Settings
 from evalfleet.telemetry import ATTEMPTS, CLAIMS, CONVERSATION_SECONDS, GIVEN_UP, HELD, RETRIES, SLOTS, code_label
 from worker.aggregate import Aggregator, aggregate
 from worker.evidence import Play, attempt_line, context_line, missing_line
+from worker.grading import Grading
 from worker.heartbeat import ANSWER_S, Heartbeat
-from worker.loop import LoopThread
+from worker.loop import Leave, LoopThread
 from worker.play import Player
-from worker.played import Draining, GaveUp, Played, StopSubmission, Try, TurnedAway
+from worker.played import Draining, GaveUp, Played, StopSubmission, Try, TurnedAway, fault_of_ours
 from worker.target import TargetEar, Teller
 
 log = logging.getLogger(__name__)
@@ -89,10 +83,8 @@ class Crew:
         self._teller = Teller()
         self._plans: dict[str, tuple[str, Plan]] = {}
         self._aggregators: dict[str, Aggregator] = {}
-        self._pool: GraderPool | None = None
-        self._bundles: dict[str, Path] = {}
+        self.grading = Grading(self)
         self._listener = threading.Thread(target=self._listen, name="evalfleet-wakes", daemon=True)
-        self._bundle_folder: tempfile.TemporaryDirectory[str] | None = None
         SLOTS.set(slots if RUN_QUEUE in queues.split(",") else 0)
         HELD.set_function(lambda: self.heart.held)
 
@@ -118,8 +110,7 @@ class Crew:
         self._listener.join(5.5)
         self.heart.ledger.close()
         self.ledger.close()
-        if self._bundle_folder is not None:
-            self._bundle_folder.cleanup()
+        self.grading.cleanup()
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -139,8 +130,7 @@ class Crew:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=3)
-        if self._pool is not None:
-            await self._pool.aclose()
+        await self.grading.aclose()
         for client in self._clients.values():
             await client.aclose()
 
@@ -227,7 +217,7 @@ class Crew:
         conversation = hold.conversation
         still_open = self.ledger.open_attempts(plan.id, plan.attempts(conversation))
         first_new = self.ledger.new_tries_from(plan.id, conversation)
-        leave = _Leave(self.loop)
+        leave = Leave(self.loop)
 
         async def play() -> GaveUp | None:
             leave.begin()
@@ -280,7 +270,7 @@ class Crew:
             if self.stopping.is_set():
                 raise
             log.exception("conversation %s of %s", conversation, plan.id)
-            gave_up = GaveUp(tuple(sorted(still_open, key=str)), _fault(fault), FAULT)
+            gave_up = GaveUp(tuple(sorted(still_open, key=str)), fault_of_ours(fault), FAULT)
             self._note_missing(plan, gave_up)
         return True if gave_up is None else gave_up
 
@@ -312,7 +302,7 @@ class Crew:
                 self.publisher.grade(plan.id, play.attempt)
         else:
             judgement = judge(plan.scenario(play.attempt), play.trial, play.meaning, ())
-            self._record(plan, play.attempt, attempt_line(plan, play, judgement, ()))
+            self.record(plan, play.attempt, attempt_line(plan, play, judgement, ()))
 
     def _leave_graders_out(self, plan: Plan, play: Play) -> None:
         """`--no-graders`: failed by an assertion, or missing with its trial in the artifact, which a resume grades."""
@@ -321,16 +311,16 @@ class Crew:
         judgement = judge(scenario, play.trial, play.meaning, answers)
         line = attempt_line(plan, play, judgement, answers)
         if judgement.outcome == "missing":
-            self._leave_ungraded(plan, play.attempt, {**line, "code": LEFT_OUT}, judgement.reason or "")
+            self.grading.leave_ungraded(plan, play.attempt, {**line, "code": LEFT_OUT}, judgement.reason or "")
         else:
-            self._record(plan, play.attempt, line)
+            self.record(plan, play.attempt, line)
 
     def _note_missing(self, plan: Plan, gave_up: GaveUp) -> None:
         GIVEN_UP.labels(code_label(gave_up.code)).inc()
         for attempt in gave_up.attempts:
             self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(missing_line(plan, attempt, gave_up)))
 
-    def _record(self, plan: Plan, attempt: Attempt, line: Mapping[str, Any]) -> None:
+    def record(self, plan: Plan, attempt: Attempt, line: Mapping[str, Any]) -> None:
         ATTEMPTS.labels(line["outcome"]).inc()
         if self.ledger.put_record(plan.id, attempt, packed(line, attempt), line["outcome"]):
             self.publisher.aggregate(plan.id)
@@ -341,143 +331,7 @@ class Crew:
         with self._at_work():
             if not self.stopping.is_set():
                 with about(submission=submission):
-                    self._grade_one(submission, attempt)
-
-    def _grade_one(self, submission: str, attempt: Attempt) -> None:
-        plan = self.plan(submission)
-        what = (submission, attempt)
-        if plan is None or not self.heart.take(what):
-            return
-        mine, next_step = True, None
-        try:
-            blob = self.ledger.claim_grade(submission, attempt, self.heart.incarnation)
-            mine = blob is not None
-            if blob is not None:
-                names = {"case": plan.cases[attempt.case].name, "scenario": plan.scenario(attempt).id}
-                with about(trial=attempt.trial, **names):
-                    next_step = self._grade(plan, attempt, blob)
-        finally:
-            release = functools.partial(Ledger.release_grade, submission=submission, attempt=attempt)
-            keep = not mine or next_step == "recorded"  # its record has taken the claim off the books
-            self.heart.give_back(what, None if keep else lambda ledger: release(ledger, inc=self.heart.incarnation))
-        if next_step == "again":
-            self.publisher.grade(submission, attempt)
-
-    def _grade(self, plan: Plan, attempt: Attempt, blob: bytes) -> Literal["again", "recorded"] | None:
-        """What comes of it. "again": it is to be graded again at once."""
-        try:
-            play = Play.from_json(self._whole(plan, jsontext.loads(blob)))
-            call = functools.partial(self._call_grader, plan, play)
-            graded = self.loop.run(grade(plan.scenario(attempt), play.trial, play.meaning, call))
-            if self.stopping.is_set() and (graded.judgement is None or graded.judgement.outcome != "passed"):
-                return None  # its own leaving may have ended the grader: another worker grades it again
-            if graded.stopped is not None:
-                self.ledger.end(plan.id, "stopped", graded.stopped, "judge")
-                return None
-            return self._judged(plan, play, graded)
-        except concurrent.futures.CancelledError:
-            return None
-        except UnfitHost as unfit:
-            if not self.stopping.is_set():
-                self._cannot_grade(plan, attempt, unfit)
-        except PlanRefused as refused:
-            log.error("%s", refused)  # noqa: TRY400  - the sentence is enough
-            self.ledger.end(plan.id, "stopped", refused.message, REFUSED)
-        except (StorageError, TargetUnreachable) as trouble:
-            log.warning("grading %s of %s goes back: %s", attempt, plan.id, trouble)
-        except PlatformError as unreadable:
-            log.warning("grading %s of %s: %s", attempt, plan.id, unreadable)
-            if self.ledger.count_grade(plan.id, attempt) > MORE_GRADES:
-                gave_up = GaveUp((attempt,), f"its runs cannot be read again: {unreadable}", "unreadable")
-                self._leave_ungraded(plan, attempt, missing_line(plan, attempt, gave_up), gave_up.reason)
-        except Exception as fault:  # as for a conversation
-            if self.stopping.is_set():
-                raise
-            log.exception("grading %s of %s", attempt, plan.id)
-            gave_up = GaveUp((attempt,), _fault(fault), FAULT)
-            self._leave_ungraded(plan, attempt, missing_line(plan, attempt, gave_up), gave_up.reason)
-        return None
-
-    def _whole(self, plan: Plan, document: Mapping[str, Any]) -> dict[str, Any]:
-        """With the trial that was too large for the ledger."""
-
-        async def on_loop() -> dict[str, Any]:
-            return await made_whole(document, plan, self.client(plan))
-
-        return self.loop.run(on_loop())
-
-    def _judged(self, plan: Plan, play: Play, graded: Graded) -> Literal["again", "recorded"] | None:
-        assert graded.judgement is not None
-        line = attempt_line(plan, play, graded.judgement, graded.answers)
-        if graded.judgement.outcome != "missing":
-            if any(answer.llm_calls for answer in graded.answers):
-                self.ledger.judge_answered(plan.id)
-            self._record(plan, play.attempt, line)
-            return "recorded"
-        reason = graded.judgement.reason or "judge_unavailable"
-        row = self.ledger.judge_failed(plan.id, reason)
-        if row is JudgeRow.TENTH:
-            log.error("%d gradings in a row had no judge; grading pauses: %s", JUDGE_ROW, reason)
-        if row is not JudgeRow.SHORT:
-            return None  # nobody's turn is used up; the dispatcher sends it again when the pause is over
-        if self.ledger.count_grade(plan.id, play.attempt) <= MORE_GRADES:
-            return "again"
-        self._leave_ungraded(plan, play.attempt, {**line, "code": "judge_unavailable"}, reason)
-        return None
-
-    def _leave_ungraded(self, plan: Plan, attempt: Attempt, line: Mapping[str, Any], reason: str) -> None:
-        """Missing until a resume; what is known of it goes to the artifact."""
-        self.ledger.put_note(plan.id, str(attempt), packed(line, attempt))
-        self.ledger.give_up(plan.id, attempt, reason, str(line["code"]))
-        self.ledger.drop_play(plan.id, attempt)
-        self.publisher.aggregate(plan.id)
-
-    def _cannot_grade(self, plan: Plan, attempt: Attempt, unfit: UnfitHost) -> None:
-        """This host lost its cage twice under one call: another worker may do better, and somebody has to end it."""
-        log.warning("grading %s of %s: %s", attempt, plan.id, unfit)
-        if self.ledger.count_grade(plan.id, attempt) > MORE_GRADES:
-            self.ledger.end(plan.id, "stopped", unfit.message, "grader_cage")
-
-    async def _call_grader(
-        self, plan: Plan, play: Play, name: str, case: dict[str, Any], run: dict[str, Any]
-    ) -> GraderAnswer:
-        assert plan.graders is not None
-        bundle = self._bundles.get(plan.graders.digest)
-        if bundle is None:
-            bundle = await asyncio.to_thread(self._bundle, plan)
-        if self._pool is None:
-            self._pool = GraderPool(workers=self.settings.graders_at_once or 4)
-        config = GraderSettings(
-            python=plan.graders.python,
-            env=plan.graders.env,
-            network=plan.graders.network,
-            memory_mb=plan.graders.memory_mb,
-        )
-
-        assert play.run_id is not None
-        judge_call = platform_judge(self.client(plan), play.run_id)
-        return await self._pool.grade(bundle, config, name, case, run, judge_call)
-
-    def _bundle(self, plan: Plan) -> Path:
-        """The unpacked bundle that the plan names. PlanRefused: what stands on the books is another."""
-        assert plan.graders is not None
-        digest = plan.graders.digest
-        with self._guard:
-            known = self._bundles.get(digest)
-            if known is None:
-                data = self.ledger.graders(plan.id)
-                if data is None:
-                    raise StorageError(f"the graders of {plan.id} are not on the books; its scheduler puts them there")
-                if digest_of(data) != digest:
-                    raise PlanRefused(f"the graders of {plan.id} are refused: they are not those that its plan names")
-                if self._bundle_folder is None:
-                    self._bundle_folder = tempfile.TemporaryDirectory(
-                        prefix="evalfleet-graders-", dir=self.settings.state, ignore_cleanup_errors=True
-                    )
-                known = Path(self._bundle_folder.name) / digest.rpartition(":")[2][:32]
-                unpack(data, digest, known)
-                self._bundles[digest] = known
-            return known
+                    self.grading.grade(submission, attempt)
 
     # -- aggregate --------------------------------------------------------------------------------------------------
 
@@ -570,37 +424,6 @@ class _Recorder:
             return await call(self.crew.client(self.plan))
 
         return self.crew.loop.run(on_loop())
-
-
-class _Leave:
-    """Why a conversation is left, told from the heartbeat's thread: its coroutine is cancelled, and cleans up first."""
-
-    def __init__(self, loop: LoopThread) -> None:
-        self.loop = loop.loop
-        self.why = ""
-        self.draining = False
-        self._task: asyncio.Task[Any] | None = None
-
-    def begin(self) -> None:
-        """Called by the coroutine."""
-        self._task = asyncio.current_task()
-        if self.why:
-            raise asyncio.CancelledError
-
-    def told(self, state: str) -> None:
-        if state == "draining":
-            self.draining = True
-            return
-        self.why = state
-        self.loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-
-def _fault(fault: Exception) -> str:
-    return f"a fault of evalfleet's, please report it: {type(fault).__name__}: {fault}"
 
 
 def _code_of(reason: str | None) -> str:

@@ -32,6 +32,7 @@ from tests.server.conftest import TOKEN, Api, ScriptedDriver, serving
 from tests.worker.test_play import failed, never, plan_of, well
 from worker.app import add_tasks
 from worker.evidence import Play
+from worker.grading import Grading
 from worker.loop import LoopThread
 from worker.play import Player
 from worker.tasks import Crew
@@ -432,12 +433,12 @@ def answering(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[str]:
     """Graders that answer so; the list may be changed meanwhile."""
     kinds = [kind]
 
-    async def call(_self: Crew, _plan: Plan, _play: Play, name: str, *_: Any) -> GraderAnswer:
+    async def call(_self: Grading, _plan: Plan, _play: Play, name: str, *_: Any) -> GraderAnswer:
         if kinds[0] == "answered":
             return GraderAnswer(name, "answered", passed=True, llm_calls=1)
         return GraderAnswer(name, kinds[0], error="503 from the judge", llm_calls=1)
 
-    monkeypatch.setattr(Crew, "_call_grader", call)
+    monkeypatch.setattr(Grading, "_call_grader", call)
     return kinds
 
 

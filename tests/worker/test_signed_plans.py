@@ -91,7 +91,7 @@ async def test_no_grader_is_asked_and_nothing_recorded_for_a_plan_that_nobody_si
     attempt = Attempt(0, 0, 0)
     stage.ledger.put_play(stage.plan.id, attempt, b"{}")
     stage.ledger.put_record(stage.plan.id, replace(attempt, trial=1), b"{}", "passed")
-    monkeypatch.setattr(stage.crew, "_call_grader", lambda *_: pytest.fail("a grader was asked"))
+    monkeypatch.setattr(stage.crew.grading, "_call_grader", lambda *_: pytest.fail("a grader was asked"))
     await stage.grade(attempt)
     await asyncio.to_thread(stage.crew.aggregate, stage.plan.id)
     assert stage.ledger.records(stage.plan.id), "it waits"
