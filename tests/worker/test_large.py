@@ -58,7 +58,7 @@ async def test_a_large_play_waits_as_its_runs_and_its_grader_sees_all_of_it(
         seen.append(run)
         return GraderAnswer(name, "answered", passed=True)
 
-    monkeypatch.setattr(stage.crew, "_call_grader", grader)
+    monkeypatch.setattr(stage.crew.grading, "_call_grader", grader)
     stage.books(GRADED)
     await stage.run()
     assert waiting(stage) < MOST_BYTES
