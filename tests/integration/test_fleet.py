@@ -120,8 +120,9 @@ def test_a_plan_that_somebody_changes_in_redis_is_not_played_and_the_same_submit
     tree = make_tree(tmp_path / "tree", nap=0)
     (tree / "hold").touch()
     fleet.server(tree)
-    fleet.scheduler()
+    scheduler = fleet.scheduler()
     submission = fleet.submit(tree, "-j", "1")
+    scheduler.await_line(f"driving {submission}")  # else it is the scheduler that refuses it
     name = f"ef:s:{submission}:plan"
     with redis.Redis.from_url(redis_url) as client:
         plan = json.loads(zlib.decompress(cast(bytes, client.get(name))))
