@@ -86,10 +86,12 @@ def test_b13_errors_are_told_apart_and_flags_come_from_the_environment(endings: 
     assert (endings.root / document["artifact"] / "summary.json").is_file()
     assert len(bytes.fromhex(document["commit"])) == 20
     assert [(e["k"], e["status"]) for e in document["evaluations"]] == [(1, "completed"), (2, "completed")]
-    assert all(list(e) == ["id", "k", "status", "pass_at_1", "pass_hat_k"] for e in document["evaluations"])
+    rates = ["id", "k", "status", "pass_at_1", "pass_hat_k"]
+    counts = ["judge_score", "scenarios", "recorded", "missing", "rates"]
+    assert all(list(e) == [*rates, *counts] for e in document["evaluations"])
     assert [(e["pass_at_1"], e["pass_hat_k"]) for e in document["evaluations"]] == [(0.25, 0.25), (0.5, 0.0)]
     keys = ["case", "scenario", "verdict", "trials", "passed", "failed", "errors", "missing", "first_failure"]
-    assert all(list(s) == [*keys, "duration_ms"] for s in document["scenarios"])
+    assert all(list(s) == [*keys, "duration_ms", "quarantine"] for s in document["scenarios"])
     found = {s["case"]: (s["verdict"], s["passed"], s["failed"], s["errors"]) for s in document["scenarios"]}
     assert found == {
         "passes": ("pass", 1, 0, 0),
