@@ -31,6 +31,7 @@ BATCH_ATTEMPTS = Histogram(
     "evalfleet_batch_attempts", "Attempts in one batch", buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500, 1000)
 )
 RETRIES = Counter("evalfleet_retries_total", "Tries of a conversation that had no result, by code", ["code"])
+RETRIED = Counter("evalfleet_conversations_retried_total", "Conversations with a try that had no result")
 GIVEN_UP = Counter("evalfleet_given_up_total", "Conversations given up by this worker, by code", ["code"])
 REFUSALS = Counter("evalfleet_target_refusals_total", "Answers of a target that refused for now, by status", ["status"])
 HELD = Gauge("evalfleet_conversations_held", "Conversations that this worker plays")

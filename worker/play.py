@@ -109,7 +109,7 @@ class Player:
             try:
                 await self._play_try(this)
             except _NoResult as nothing:
-                this.reason = nothing.reason
+                this.reason, this.code = nothing.reason, nothing.code
                 if nothing.code in STOPPING_CODES:
                     raise StopSubmission(nothing.reason, nothing.code) from nothing
                 if nothing.away:

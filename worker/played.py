@@ -23,6 +23,8 @@ class Try:
     chat_id: str | None = None
     run_ids: list[str] = field(default_factory=list)
     reason: str | None = None
+    code: str | None = None
+    """Of why it had no result; for metrics, not for the artifact."""
     usage: Mapping[str, Any] | None = None
     is_over: bool = False
     """Its chat has come to its end, and its usage was asked for."""

@@ -36,7 +36,17 @@ from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.results import ResultsStore, shared_results
 from evalfleet.seal import REFUSED, Seal
 from evalfleet.settings import Settings
-from evalfleet.telemetry import ATTEMPTS, CLAIMS, CONVERSATION_SECONDS, GIVEN_UP, HELD, RETRIES, SLOTS, code_label
+from evalfleet.telemetry import (
+    ATTEMPTS,
+    CLAIMS,
+    CONVERSATION_SECONDS,
+    GIVEN_UP,
+    HELD,
+    RETRIED,
+    RETRIES,
+    SLOTS,
+    code_label,
+)
 from worker.aggregate import Aggregator, aggregate
 from worker.evidence import Play, attempt_line, context_line, missing_line
 from worker.grading import Grading
@@ -240,7 +250,9 @@ class Crew:
             finally:
                 tries.extend(player.tries)
                 for former in player.tries[:-1]:
-                    RETRIES.labels(code_label(_code_of(former.reason))).inc()
+                    RETRIES.labels(code_label(former.code or "")).inc()
+                if len(player.tries) > 1:
+                    RETRIED.inc()
 
         future = self.loop.submit(play())
         self.heart.hold(hold, leave.told)
@@ -424,7 +436,3 @@ class _Recorder:
             return await call(self.crew.client(self.plan))
 
         return self.crew.loop.run(on_loop())
-
-
-def _code_of(reason: str | None) -> str:
-    return (reason or "no_result").split(":", 1)[0].split(" ", 1)[0][:40]

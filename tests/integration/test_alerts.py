@@ -173,9 +173,11 @@ def test_every_alerts_condition_is_reached_by_its_fault(
     client.lset("ef:run", -1, json.dumps(message))
     reached("EvalfleetQueueOld")
 
-    hold.unlink()
     fleet.worker("second", "--concurrency", "8")
     prometheus.ask("worker", fleet.metrics_ports["second"])
+    second = f'up{{instance="127.0.0.1:{fleet.metrics_ports["second"]}"}} == 1'
+    until(lambda: bool(prometheus.query(second)), lambda: "the second worker is asked")
+    hold.unlink()
     reached("EvalfleetManyRetries")
     reached("EvalfleetGivenUp")
     reached("EvalfleetPaused")  # ten gradings in a row had no judge

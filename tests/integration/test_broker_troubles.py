@@ -139,6 +139,7 @@ def test_a_broker_that_is_silent_to_everybody_costs_time_only(tmp_path: Path, br
             fleet.server(tree)
             fleet.scheduler()
             worker = fleet.worker("worker", "--concurrency", "2", "--liveness-file", str(alive))
+            until(alive.exists, fleet.logs)
             submission = fleet.submit(tree, "-j", "4")
             until(lambda: fleet.metrics("worker")["evalfleet_conversations_held"] == 2, fleet.logs)
             road.silence()
