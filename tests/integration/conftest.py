@@ -74,10 +74,3 @@ def sdk(request: pytest.FixtureRequest, strangers: str, served: Target) -> Itera
     """The official client in both of its kinds."""
     with official(strangers, served.urls[0], served.token, request.param) as client:
         yield client
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n N --dist loadgroup`, what uses the Redis that everybody shares runs one after the other."""
-    for item in items:
-        if isinstance(item, pytest.Function) and {"fleet", "redis_url"} & set(item.fixturenames):
-            item.add_marker(pytest.mark.xdist_group("redis"))

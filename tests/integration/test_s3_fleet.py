@@ -31,8 +31,9 @@ sys.exit(main(["--queues", "aggregate"]))
 
 
 def test_a_fleet_keeps_its_results_in_a_bucket_though_an_aggregator_dies_between_evidence_and_record(
-    tmp_path: Path, fleet: Fleet, s3: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, private_fleet: Fleet, s3: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fleet = private_fleet
     make_bucket("nightly", s3)
     url = "s3://nightly/checks/main"
     fleet.environment |= {**s3, "EVALFLEET_RESULTS_URL": url}

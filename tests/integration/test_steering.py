@@ -194,8 +194,12 @@ def test_i6_two_schedulers_share_the_plans_and_a_killed_ones_are_taken_over_with
     schedulers = {name: fleet.scheduler(name) for name in ("a", "b")}
     submission = fleet.submit(tree)
     ledger = Ledger(broker.url)
-    until(lambda: ledger.lock_owner(f"drive:{submission}") is not None, fleet.logs)
-    drives = [name for name, part in schedulers.items() if f"driving {submission}" in part.log]
+
+    def drivers() -> list[str]:
+        return [name for name, part in schedulers.items() if f"driving {submission}" in part.log]
+
+    until(lambda: bool(drivers()), fleet.logs)
+    drives = drivers()
     assert len(drives) == 1, "each plan is driven by one"
     doomed = schedulers.pop(drives[0])
     owner = ledger.lock_owner(f"drive:{submission}")
