@@ -132,12 +132,9 @@ def cage_cpu() -> float:
 def grade(folder: Path, count: int) -> None:
     """`count` grades through a worker; prints what they cost."""
     bundle = bundle_of(folder / "tree")
-    results = folder / "results"
-    (results / ARTIFACT).mkdir(parents=True)
-    (results / ARTIFACT / "graders.tar").write_bytes(bundle.data)
     with valkey(folder) as url:
         variables = {"EVALFLEET_BROKER_URL": url, "EVALFLEET_BASE_URL": "http://127.0.0.1:9", "EVALFLEET_TOKEN": "t"}
-        settings = Settings.from_env(variables | {"EVALFLEET_RESULTS_URL": str(results)})
+        settings = Settings.from_env(variables)
         crew = Crew(settings, Silent(), queues="grade", slots=4)
         crew.ledger.open_epoch(mine=True)
         crew.start()
@@ -145,7 +142,10 @@ def grade(folder: Path, count: int) -> None:
         before = cage_cpu()
         try:
             for number in range(-(-count // 100)):
-                grades += [_grade_one(crew, plan_of(bundle, number), trial) for trial in range(100)]
+                plan = plan_of(bundle, number)
+                crew.ledger.add(plan, {})
+                crew.ledger.put_graders(plan.id, bundle.digest, lambda: bundle.data)
+                grades += [_grade_one(crew, plan, trial) for trial in range(100)]
         finally:
             crew.stop()
         in_cage = 1000 * (cage_cpu() - before) / count
@@ -161,8 +161,6 @@ def grade(folder: Path, count: int) -> None:
 
 def _grade_one(crew: Crew, plan: Plan, trial: int) -> tuple[float, float]:
     """(seconds beyond the judge's own, CPU seconds of this process)"""
-    if trial == 0:
-        crew.ledger.add(plan, {})
     attempt = Attempt(0, 0, trial)
     seen = Trial((), (), (), "It is Paris.", None, 0)
     play = Play(attempt, seen, RunMeaning(Meaning.RESULT, ""), new_id("run"), new_id("chat"), (), None)
