@@ -183,7 +183,7 @@ def test_eval_on_a_fleet_submits_and_watches(tmp_path: Path, private_fleet: Flee
     assert "--exit-first, --leave-running cannot go with --broker" in refused.stderr
 
 
-def test_i6_two_schedulers_share_the_plans_and_a_killed_ones_are_taken_over_within_15_s(
+def test_i6_two_schedulers_share_the_plans_and_a_killed_ones_are_taken_over(
     tmp_path: Path, private_fleet: Fleet, broker: Broker
 ) -> None:
     fleet = private_fleet
