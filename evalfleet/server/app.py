@@ -10,13 +10,14 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from sqlalchemy import select
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 import evalfleet
 from evalfleet.errors import EvalfleetError
 from evalfleet.server.accounts import Accounts
 from evalfleet.server.documents import text_of
 from evalfleet.server.evaluation_routes import add_evaluation_routes
-from evalfleet.server.gate import Gate, answer_http_error, answer_refusal
+from evalfleet.server.gate import Gate, answer_http_error, answer_nobody, answer_refusal
 from evalfleet.server.harness_routes import add_harness_routes
 from evalfleet.server.interaction_routes import add_interaction_routes
 from evalfleet.server.refusal import Refusal, refuse
@@ -49,6 +50,7 @@ def create_app(services: Services, accounts: Mapping[str, str]) -> Gate:
     app.add_exception_handler(EvalfleetError, answer_refusal)
     app.add_exception_handler(Exception, answer_refusal)
     app.add_exception_handler(HTTPException, answer_http_error)
+    app.add_exception_handler(ClientDisconnect, answer_nobody)
     gate = Gate(app, Accounts(services.store, accounts))
     add_run_routes(app, services)
     add_harness_routes(app, services)

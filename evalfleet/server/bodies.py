@@ -7,6 +7,7 @@ twice in one object the last value counts (as in every JSON library the clients 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Final, NoReturn
 
 from starlette.requests import Request
@@ -59,7 +60,7 @@ def parse(body: bytes) -> Any:
     except UnicodeDecodeError as problem:
         raise refuse("invalid_json", f"The body is not UTF-8 at byte {problem.start}.") from None
     try:
-        return json.loads(text.removeprefix("\ufeff"), parse_constant=_no_constant)
+        return json.loads(text.removeprefix("\ufeff"), parse_constant=_no_constant, parse_float=_finite)
     except json.JSONDecodeError as problem:
         raise refuse(
             "invalid_json", f"The body is not JSON: {problem.msg} at line {problem.lineno}, column {problem.colno}."
@@ -72,6 +73,13 @@ def parse(body: bytes) -> Any:
 
 def _no_constant(name: str) -> NoReturn:
     raise refuse("invalid_json", f"The body holds {name}, which is no JSON value.")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise refuse("invalid_json", f"The body holds {shown(text)}, which is too large for a number.")
+    return number
 
 
 def _too_deep(value: Any) -> bool:

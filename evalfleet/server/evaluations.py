@@ -268,7 +268,7 @@ def _end(connection: Connection, row: Any, status: str) -> None:
         score_sum=sum(given, Decimal(0)),
         tokens=counted(*(usage.total_tokens for usage in used)),
         amount=sum((usage.amount for usage in used), Decimal(0)),
-        currency=next((usage.currency for usage in used), row.currency),
+        currency=next((usage.currency for usage in used if usage.currency), row.currency),
         rates=evaluation_rates(
             row.k, [CaseAttempts(verdicts, scores[position]) for position, verdicts in recorded.items()]
         ),

@@ -161,6 +161,18 @@ async def answer_http_error(request: Request, error: Exception) -> Response:
     return problem_response(Problem(status, "invalid_body", str(getattr(error, "detail", ""))), trace)
 
 
+class _Nothing(Response):
+    """The answer to a client that has gone: not a byte."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pass
+
+
+async def answer_nobody(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    """The client left in the middle of its body: that is nobody's failure, and there is nobody to tell."""
+    return _Nothing()
+
+
 def _methods(request: Request) -> set[str]:
     """All methods of the path: the router itself names those of its first match only."""
     methods: set[str] = set()

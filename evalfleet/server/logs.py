@@ -47,6 +47,11 @@ class LogWriter(logging.Handler):
     def createLock(self) -> None:  # noqa: N802 - logging's name
         self.lock = None  # a deque needs none, and the exit would wait for one that a stuck thread holds
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        """As logging's own does it, which from Python 3.13 on cannot do without a lock."""
+        self.emit(record)
+        return True
+
     def start(self) -> None:
         self._thread.start()
 

@@ -237,5 +237,5 @@ def _new_chats(connection: Connection, row: Any, chats: set[str]) -> tuple[int, 
             insert(evaluation_chats), [{"evaluation_id": row.id, "chat_id": chat_id} for chat_id in fresh]
         )
     used = usage_of_chats(connection, fresh)
-    currency = next((usage.currency for usage in used), None)
+    currency = next((usage.currency for usage in used if usage.currency), None)
     return sum(usage.total_tokens for usage in used), sum((usage.amount for usage in used), Decimal(0)), currency

@@ -360,13 +360,16 @@ TOKENS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_wr
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a whole chat has used. `duration_ms` is the time its runs ran; `final` when none of them is going."""
+    """What a whole chat has used. `duration_ms` is the time its runs ran; `final` when none of them is going.
+
+    `currency` None: no run of it has reported one.
+    """
 
     tokens: tuple[int, int, int, int]
     tool_calls: int
     duration_ms: int
     amount: Decimal
-    currency: str
+    currency: str | None
     final: bool
     updated_at: str
 
@@ -404,7 +407,7 @@ def _added(rows: Sequence[Any]) -> Usage:
             milliseconds_between(row.started_at, row.completed_at or at) for row in rows if row.started_at is not None
         ),
         amount=sum((Decimal(row.amount) for row in rows if row.amount is not None), Decimal(0)),
-        currency=next((row.currency for row in rows if row.currency), "USD"),
+        currency=next((row.currency for row in rows if row.currency), None),
         final=all(row.status in TERMINAL for row in rows),
         updated_at=max((row.updated_at for row in rows), default=at),
     )
@@ -419,8 +422,9 @@ def usage(connection: Connection, account: str, run_id: str) -> bytes:
     counts = ",".join(f'"{name}":{count}' for name, count in zip(TOKENS, used.tokens, strict=True))
     return (
         f'{{"run_id":"{run_id}",{counts},"total_tokens":{used.total_tokens},"tool_calls":{used.tool_calls},'
-        f'"duration_ms":{used.duration_ms},"amount":"{money_text(used.amount)}","currency":{text_of(used.currency)},'
-        f'"final":{"true" if used.final else "false"},"updated_at":"{used.updated_at}"}}'
+        f'"duration_ms":{used.duration_ms},"amount":"{money_text(used.amount)}",'
+        f'"currency":{text_of(used.currency or "USD")},"final":{"true" if used.final else "false"},'
+        f'"updated_at":"{used.updated_at}"}}'
     ).encode("ascii")
 
 

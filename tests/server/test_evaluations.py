@@ -378,6 +378,24 @@ async def test_a_chat_is_counted_once_s30(api: Api) -> None:
     assert (done["tokens"], done["amount"]) == (45, "0.003")  # what the chat has used by the time of completion
 
 
+@pytest.mark.parametrize("silent_first", [True, False])
+async def test_a_run_that_reports_no_usage_does_not_turn_the_currency_into_dollars(
+    api: Api, driver: ScriptedDriver, silent_first: bool
+) -> None:
+    async def script(turn: Turn, sink: Sink) -> Ended:
+        if turn.message == "paid":
+            await sink.usage(input_tokens=1, amount="2.5", currency="EUR")
+        return Ended()
+
+    driver.script = script
+    made = await created(api, "ab")
+    for key, text in zip("ab", ("silent", "paid") if silent_first else ("paid", "silent"), strict=True):
+        metrics = (await batch(api, made, attempt(key, 0, await api.play(text)))).json()["evaluation"]["metrics"]
+    assert (metrics["amount"], metrics["currency"]) == ("2.5", "EUR")
+    metrics = (await post(api, made, "complete")).json()["metrics"]
+    assert (metrics["amount"], metrics["currency"]) == ("2.5", "EUR")
+
+
 async def test_the_baseline_is_compared_by_case_key_s31(tmp_path: Path) -> None:
     verdicts = {"a": "failed", "b": "passed", "c": "passed", "old": "passed"}
     async with serving(tmp_path, ScriptedDriver(), commit=OTHER_COMMIT) as before:

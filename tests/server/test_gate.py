@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -17,7 +18,8 @@ import pytest
 
 from evalfleet.server.accounts import PREFIX, changing, create
 from evalfleet.server.logs import LogWriter
-from tests.server.conftest import Api
+from tests.server.conftest import TIMEOUT, Api
+from tests.server.conftest import TOKEN as BEARER
 from tests.server.test_process import TOKEN, command, environment, started
 from tests.server.test_process import tree as tree  # a fixture
 
@@ -85,6 +87,23 @@ async def test_a_stream_is_one_line_at_its_end(api: Api, lines: list[dict[str, A
     ends = [line for line in lines if line["path"].endswith("/events")]
     assert len(ends) == 1
     assert ends[0]["bytes"] > 100 * len(events)
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_failure_of_the_server(
+    api: Api, lines: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    url = httpx.URL(api.url)
+    _reader, writer = await asyncio.open_connection(url.host, url.port)
+    head = ["POST /v2/runs HTTP/1.1", "Host: here", f"Authorization: Bearer {BEARER}", "Idempotency-Key: k"]
+    writer.write("\r\n".join([*head, "Content-Length: 100", "", "{"]).encode())
+    writer.close()
+    async with asyncio.timeout(TIMEOUT):
+        while not list(lines):  # noqa: ASYNC110 - a line wakes nobody
+            await asyncio.sleep(0.01)
+    (line,) = lines
+    assert line["status"] is None
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert api.stack.app.answers == {}
 
 
 async def test_below_info_nothing_is_written(

@@ -34,6 +34,7 @@ E07 = Path(__file__).parent.parent / "cases" / "E07.json"
         pytest.param(b"{", 400, "invalid_json", id="half"),
         pytest.param(b'{"a":NaN}', 400, "invalid_json", id="NaN"),
         pytest.param(b'{"a":-Infinity}', 400, "invalid_json", id="-Infinity"),
+        pytest.param(b'{"metadata":{"a":-1e999}}', 400, "invalid_json", id="a number that is infinite"),
         pytest.param(b'{"a":1}', 400, "unknown_field", id="unknown field"),
         pytest.param(b"{}", 422, "validation_failed", id="nothing"),
     ],
