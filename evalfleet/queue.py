@@ -40,8 +40,7 @@ def celery_config(broker_url: str, *, prefix: str = "ef:") -> dict[str, Any]:
         "task_routes": {task: {"queue": queue} for task, queue in QUEUE_OF.items()},
         "task_default_queue": RUN_QUEUE,
         "task_create_missing_queues": True,
-        "worker_prefetch_multiplier": 1,
-        "worker_disable_prefetch": True,
+        "worker_prefetch_multiplier": 1,  # worker.intake decides what is taken
         "worker_enable_remote_control": False,
         "worker_send_task_events": False,
         "worker_cancel_long_running_tasks_on_connection_loss": False,

@@ -24,7 +24,6 @@ def test_nothing_of_celerys_bookkeeping_is_on() -> None:
     assert "result_backend" not in config
     assert config["worker_enable_remote_control"] is False
     assert config["worker_send_task_events"] is False
-    assert config["worker_disable_prefetch"] is True, "a message waits in the queue, where every worker can take it"
     assert config["worker_cancel_long_running_tasks_on_connection_loss"] is False
 
 

@@ -31,8 +31,8 @@ from evalfleet.contract.tasks import (
     AGGREGATE_TASK,
     GRADE_QUEUE,
     GRADE_TASK,
+    QUEUE_OF,
     QUEUES,
-    RUN_QUEUE,
     RUN_TASK,
     AggregateOrder,
     GradeOrder,
@@ -49,6 +49,7 @@ from evalfleet.queue import celery_config, headers
 from evalfleet.results import shared_results
 from evalfleet.settings import Settings
 from evalfleet.telemetry import PUBLISHED, serve
+from worker.intake import EXTRA, Intake, consuming, count_taken
 from worker.liveness import EVERY_S, Liveness
 from worker.tasks import Crew
 
@@ -57,8 +58,6 @@ log = logging.getLogger(__name__)
 AT_ONCE = 8
 MOST_AT_ONCE = 1000
 DEAF_EXIT = 3
-EXTRA_SLOTS = 4
-"""Threads beyond the conversations, so that grading and recording never wait for a slot of a run."""
 
 
 def make_app(settings: Settings) -> Celery:
@@ -102,11 +101,15 @@ class _Order(Protocol):
 _O = TypeVar("_O", bound=_Order)
 
 
-def add_tasks(app: Celery, crew: Crew) -> None:
+def add_tasks(app: Celery, crew: Crew, intake: Intake) -> None:
     """Hang the three tasks on the app. Each drops a message that it cannot read, and says so."""
 
     def task(name: str, read: Callable[[Any], _O], do: Callable[[_O], None]) -> None:
         def handle(payload: Mapping[str, Any]) -> None:
+            with intake.finishes(QUEUE_OF[name]):
+                handle_taken(payload)
+
+        def handle_taken(payload: Mapping[str, Any]) -> None:
             try:
                 order = read(payload)
             except ValueError as error:
@@ -163,14 +166,13 @@ def run_worker(
     not do, TargetUnreachable when the broker is not there."""
     check_environment(settings, queues)
     app = make_app(settings)
-    slots = concurrency + EXTRA_SLOTS if RUN_QUEUE in queues else concurrency
+    intake = Intake(queues, concurrency)
     crew = Crew(settings, CeleryPublisher(app), queues=",".join(queues), slots=concurrency)
-    add_tasks(app, crew)
+    add_tasks(app, crew, intake)
     crew.ledger.check_broker()
     liveness = Liveness(
         liveness_file,
-        room=lambda: len(state.reserved_requests) < slots,
-        waiting=lambda: sum(crew.ledger.queue_length(queue) for queue in queues),
+        waiting=lambda: sum(crew.ledger.queue_length(queue) for queue in queues if intake.asks(queue)),
         deaf=lambda: os.kill(os.getpid(), signal.SIGTERM),
     )
     liveness.check_file()
@@ -178,7 +180,7 @@ def run_worker(
     tell_about_submissions(
         Ledger(settings.require_broker().redis_url, within=2.0).put_log, part=name, secrets=settings.secrets
     )
-    app.steps["consumer"].add(_look_with(liveness))
+    app.steps["consumer"].update({consuming(intake), _look_with(liveness)})
     metrics_port = serve(settings.metrics_port)
     if GRADE_QUEUE in queues and settings.lifeline_fd is None:  # nobody reads the log of a laptop's embedded one
         say_walls()
@@ -210,17 +212,14 @@ def run_worker(
         if ready_file is not None:
             ready_file.write_text(crew.heart.incarnation, encoding="ascii")
 
-    def received(**_: Any) -> None:
-        liveness.received()
-
     signals.worker_ready.connect(ready, weak=False)
-    signals.task_received.connect(received, weak=False)
+    count_taken(intake, liveness.received)
     # Celery advises against root because its tasks may be pickled code of strangers. Ours are JSON that is checked, and
     # the image runs as nobody special; on a laptop it says this to whoever is root there anyway.
     warnings.filterwarnings("ignore", "You're running the worker with superuser privileges", SecurityWarning)
     worker = app.Worker(
         pool="threads",
-        concurrency=slots,
+        concurrency=intake.threads,
         queues=list(queues),
         hostname=f"evalfleet-{crew.heart.incarnation[:8]}@{socket.gethostname()}",
         without_heartbeat=True,
@@ -344,7 +343,7 @@ def _parser() -> argparse.ArgumentParser:
         "--concurrency",
         default=environ.get("EVALFLEET_CONCURRENCY") or str(AT_ONCE),
         metavar="N",
-        help=f"conversations at once; {EXTRA_SLOTS} more threads grade and record (default: {AT_ONCE})",
+        help=f"conversations at once; {EXTRA} more threads grade and record (default: {AT_ONCE})",
     )
     add("--metrics-port", metavar="PORT", help="Prometheus metrics; 0 takes a free port (EVALFLEET_METRICS_PORT)")
     add(

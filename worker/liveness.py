@@ -2,9 +2,9 @@
 
 Celery's consumer can outlive its connection: the process lives, its heartbeat beats, and no message comes in (case
 D03). So the sign of life comes from the consumer's own timer, which stands still while the consumer reconnects, and it
-is given only while the worker is not deaf: messages wait in its queues, it has room for one, and for `DEAF_S` none
-came. Whatever restarts unhealthy containers looks at the file's age; a deaf worker also ends itself, so that whatever
-restarts ended ones needs no file.
+is given only while the worker is not deaf: messages wait that it asks for, and for `DEAF_S` none came. Whatever
+restarts unhealthy containers looks at the file's age; a deaf worker also ends itself, so that whatever restarts ended
+ones needs no file.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ DEAF_S = 30.0
 class Liveness:
     """`look` is called by the consumer's timer, `received` for each message, both on the consumer's thread.
 
-    `room()` says whether the worker would take a message, `waiting()` how many wait in its queues; `deaf()` is called
-    once when it hears nothing.
+    `waiting()` says how many messages wait in the queues that the worker would take one from; `deaf()` is called once
+    when it hears nothing.
     """
 
     def __init__(
         self,
         file: Path | None,
         *,
-        room: Callable[[], bool],
         waiting: Callable[[], int],
         deaf: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.file = file
         self.is_deaf = False
-        self._room, self._waiting, self._deaf, self._clock = room, waiting, deaf, clock
+        self._waiting, self._deaf, self._clock = waiting, deaf, clock
         self._heard_at = clock()
 
     def check_file(self) -> None:
@@ -66,7 +65,7 @@ class Liveness:
     def look(self) -> None:
         """Touch the file, unless this worker is deaf or cannot ask its broker."""
         try:
-            if not self._room() or self._waiting() == 0:
+            if self._waiting() == 0:
                 self._heard_at = self._clock()
         except EvalfleetError as error:
             log.warning("not healthy: %s", error)

@@ -61,9 +61,6 @@ log = logging.getLogger(__name__)
 PLANS_KEPT = 16
 TASKS_END_S = 2.0
 """The threads of tasks, whose coroutines have ended, have this long to give back what they held."""
-PLACE_S = 1.0
-"""How long a conversation waits for a place of this worker before its message goes back. The task threads beyond the
-places are for grading and recording: conversations of a large submission would take all of them, for hours."""
 
 
 class Publisher(Protocol):
@@ -84,7 +81,6 @@ class Crew:
         self.ledger = Ledger(broker)
         self.loop = LoopThread()
         self.heart = Heartbeat(Ledger(broker, within=ANSWER_S), queues, slots)
-        self._places = threading.BoundedSemaphore(slots)
         self.stopping = threading.Event()
         self._tasks = 0
         self._task_ended = threading.Condition()
@@ -177,18 +173,11 @@ class Crew:
             CLAIMS.labels("unknown").inc()
             log.warning("a message is dropped: there is no plan of ours for %s", submission)
             return
-        if not self._places.acquire(timeout=PLACE_S):
-            CLAIMS.labels("no_place").inc()
-            self.ledger.decline(submission, conversation)
-            return
         hold = Hold(submission, conversation)
-        try:
-            if self.heart.take(hold):
-                self._claim_and_play(plan, hold)
-            else:
-                CLAIMS.labels("own_duplicate").inc()
-        finally:
-            self._places.release()
+        if self.heart.take(hold):
+            self._claim_and_play(plan, hold)
+        else:
+            CLAIMS.labels("own_duplicate").inc()
 
     def _claim_and_play(self, plan: Plan, hold: Hold) -> None:
         attempts = plan.attempts(hold.conversation)

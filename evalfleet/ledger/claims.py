@@ -69,15 +69,6 @@ class Claims(Broker):
         )
 
     @guarded
-    def decline(self, submission: str, conversation: Conversation) -> None:
-        """A worker that has no place for a conversation sends it back unclaimed."""
-        with self.redis.pipeline(transaction=True) as pipe:
-            pipe.hdel(self._key(submission, "published"), str(conversation))
-            pipe.rpush(self._key(submission, "returned"), str(conversation))
-            pipe.publish(self._wake, submission)
-            pipe.execute()
-
-    @guarded
     def open_attempts(self, submission: str, attempts: Sequence[Attempt]) -> set[Attempt]:
         """Those that are neither done nor recorded nor waiting for a judge."""
         if not attempts:

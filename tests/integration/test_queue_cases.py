@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from evalfleet.ledger import Ledger
-from evalfleet.plan import Conversation
+from evalfleet.plan import Attempt, Conversation
 from evalfleet.settings import Broker as BrokerSettings
 from scheduler.publisher import CeleryPublisher
 from tests.integration.fleet import Broker, Fleet, Part, until
@@ -120,6 +120,28 @@ def test_d04_a_long_conversation_holds_up_nobody_and_what_waits_obeys_a_stop(
     until(lambda: not ledger.submissions(), fleet.logs)
     until(lambda: ledger.queue_length("run") == 0, fleet.logs)
     assert calls(tree) == ["long more"] * 2, "what waited in the queue was dropped"
+
+
+def test_d04_a_full_worker_leaves_conversations_to_others_and_goes_on_grading(
+    tmp_path: Path, private_fleet: Fleet, broker: Broker, ledger: Ledger
+) -> None:
+    fleet = private_fleet
+    tree = tree_of(tmp_path / "tree", ("one", "long", 4))
+    fleet.server(tree)
+    fleet.scheduler()
+    fleet.worker("full", "--concurrency", "2")
+    submission = fleet.submit(tree, "-j", "4")
+    until(lambda: calls(tree) == ["long"] * 2 and ledger.queue_length("run") > 0, fleet.logs)
+    publisher = CeleryPublisher(BrokerSettings.parse(broker.url), ledger)
+    publisher.grade(submission, Attempt(0, 0, 3))  # there is nothing to judge: it is looked at, and dropped
+    publisher.close()
+    until(lambda: ledger.queue_length("grade") == 0, fleet.logs)
+    assert ledger.queue_length("run") == 2, "they wait where another worker can take them"
+    fleet.worker("free", "--concurrency", "2")
+    until(lambda: calls(tree) == ["long"] * 4, fleet.logs)
+    (tree / "go").touch()
+    assert fleet.watch(submission)[0] == 0
+    assert [fleet.claimed(name) for name in ("full", "free")] == [2, 2]
 
 
 def test_d05_a_conversation_that_kills_its_workers_is_given_up_by_name_and_all_others_finish(

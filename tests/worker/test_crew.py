@@ -33,6 +33,7 @@ from tests.worker.test_play import failed, never, plan_of, well
 from worker.app import add_tasks
 from worker.evidence import Play
 from worker.grading import Grading
+from worker.intake import Intake
 from worker.loop import LoopThread
 from worker.play import Player
 from worker.tasks import Crew
@@ -382,29 +383,6 @@ async def test_a_resume_with_other_limits_is_played_by_these_also_where_the_plan
     assert len(stage.api.driver.turns) == 4
 
 
-async def test_conversations_take_no_more_than_their_places_so_that_grading_and_recording_have_theirs(
-    tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker.tasks, "PLACE_S", 0.05)
-    going, release = asyncio.Event(), asyncio.Event()
-
-    async def waits(turn: Turn, sink: Sink) -> Ended:
-        going.set()
-        await release.wait()
-        return await well(turn, sink)
-
-    async with staged(tmp_path, valkey, slots=1) as stage:
-        stage.api.driver.script = waits
-        running = asyncio.create_task(stage.run(Conversation(0, 0)))
-        await asyncio.wait_for(going.wait(), 10)
-        stage.ledger.publish(stage.plan.id, [Conversation(0, 1)])
-        await stage.run(Conversation(0, 1))
-        assert stage.ledger.take_returned(stage.plan.id) == [Conversation(0, 1)]
-        assert stage.ledger.snapshot(stage.plan.id).published == {}
-        release.set()
-        await running
-
-
 async def test_i6_a_heartbeat_outlives_whatever_its_ledger_raises(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -532,7 +510,7 @@ async def test_a_bug_of_ours_ends_the_submission_by_its_name(stage: Stage, monke
 
     monkeypatch.setattr(stage.crew, "aggregate", broken)
     app = Celery("test", set_as_current=False)
-    add_tasks(app, stage.crew)
+    add_tasks(app, stage.crew, Intake(["aggregate"], 1))
     with pytest.raises(AttributeError):
         app.tasks[AGGREGATE_TASK].run({"plan": stage.plan.id})
     meta = stage.ledger.meta(stage.plan.id)
@@ -544,6 +522,6 @@ async def test_a_bug_of_ours_ends_the_submission_by_its_name(stage: Stage, monke
 def test_a_message_that_cannot_be_read_is_dropped(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """I3: one of another version, or of somebody else."""
     app = Celery("test", set_as_current=False)
-    add_tasks(app, stage.crew)
+    add_tasks(app, stage.crew, Intake(["aggregate"], 1))
     app.tasks[AGGREGATE_TASK].run({"plan": 7})
     assert "a message is dropped" in caplog.text
