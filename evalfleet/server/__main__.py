@@ -90,7 +90,10 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(flag: str, variable: str, default: Any = None, **more: Any) -> None:
         """A flag that is given wins over its variable."""
-        parser.add_argument(flag, default=os.environ.get(variable) or default, **more)
+        value = os.environ.get(variable)
+        if value and value not in more.get("choices", (value,)):  # argparse looks at those of the command line only
+            parser.error(f"{variable}={value!r}: write {', '.join(more['choices'])}")
+        parser.add_argument(flag, default=value or default, **more)
 
     parser.add_argument(
         "--tree", action="append", metavar="DIR", help="a tree to serve (repeat for more; default: this folder)"

@@ -121,9 +121,9 @@ async def _serve(options: Options, listener: socket.socket, announce: Callable[[
     stopping = asyncio.create_task(stop.wait())
     try:
         await server.accepting.wait()
-        announce(f"listening on {url}")
         if options.ready_file is not None:
             write_ready_file(options.ready_file, url)
+        announce(f"listening on {url}")
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
@@ -324,15 +324,22 @@ def url_of(listener: socket.socket) -> str:
 def write_ready_file(path: Path, url: str) -> None:
     """The URL, all at once: a reader never sees half of it."""
     half = path.with_name(f"{path.name}.{os.getpid()}")
-    half.write_text(url + "\n", encoding="ascii")
-    half.replace(path)
+    try:
+        half.write_text(url + "\n", encoding="ascii")
+        half.replace(path)
+    except OSError as problem:
+        raise UnfitHost(f"--ready-file {path}: cannot be written: {problem.strerror or problem}") from problem
 
 
 def make_state(state: Path) -> None:
     """The state's folder, ours alone, and never in anybody's commit."""
-    if not state.is_dir():
+    if state.is_dir():
+        return
+    try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         (state / ".gitignore").write_text("*\n", encoding="ascii")
+    except OSError as problem:
+        raise UnfitHost(f"--state {state}: cannot be made: {problem.strerror or problem}") from problem
 
 
 def end_leftover_agents(state: Path) -> None:

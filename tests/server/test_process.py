@@ -244,6 +244,7 @@ def test_a_taken_port_is_named(tree: Path) -> None:
         pytest.param(["--port", "70000"], {}, ["--port 70000"], id="no port"),
         pytest.param(["--database", "mysql://x/y"], {}, ["--database", "mysql"], id="another database"),
         pytest.param(["--database", "nonsense"], {}, ["--database"], id="no database URL"),
+        pytest.param(["--state", "/dev/null/x"], {}, ["--state /dev/null/x"], id="no place for a folder"),
         pytest.param(["--host", "203.0.113.7"], {}, ["203.0.113.7"], id="not our address"),
         pytest.param(["--tree", "/nowhere"], {}, ["/nowhere"], id="several trees with one commit"),
     ],
@@ -257,6 +258,19 @@ def test_a_start_that_cannot_be_is_one_sentence(
     if "/nowhere" not in words:
         for word in words:
             assert word in message
+
+
+def test_a_ready_file_that_cannot_be_written_is_named(tree: Path) -> None:
+    code, message = refused(tree, "--ready-file", "/dev/null/ready")
+    assert code == 2
+    assert "evalfleet server: --ready-file /dev/null/ready: cannot be written" in message
+
+
+@pytest.mark.parametrize("variable", ["EVALFLEET_LOG_LEVEL", "EVALFLEET_LOG_FORMAT"])
+def test_a_variable_is_held_to_the_same_words_as_its_flag(tree: Path, variable: str) -> None:
+    code, message = refused(tree, **{variable: "loud"})
+    assert code == 2
+    assert f"{variable}='loud': write " in message
 
 
 def test_it_starts_without_the_variable_where_its_database_has_a_token(tree: Path, tmp_path: Path) -> None:
