@@ -264,7 +264,7 @@ class Dispatcher:
     def _is_open(self, conversation: Conversation, seen: Snapshot) -> bool:
         for attempt in self.plan.attempts(conversation):
             name = str(attempt)
-            if not (name in seen.done or name in seen.records or name in seen.plays or name in seen.given_up):
+            if not (attempt in seen.done or name in seen.records or name in seen.plays or name in seen.given_up):
                 return True
         return False
 
@@ -278,7 +278,7 @@ class Dispatcher:
         if self.queue or seen.claims or seen.published or seen.plays or seen.records:
             return None
         given_up = self.ledger.given_up(sub)
-        missing = [a for a in self.plan.all_attempts() if str(a) not in seen.done]
+        missing = [a for a in self.plan.all_attempts() if a not in seen.done]
         if not missing:
             # All is in evidence: the aggregator is about to complete, or died before it did.
             self._watch_for_stall(0, 0, 0, None)

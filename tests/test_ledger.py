@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from evalfleet.checks.case import parse_case
 from evalfleet.errors import StorageError
 from evalfleet.givenup import entry
 from evalfleet.ledger import Claimed, Hold, JudgeRow, Ledger
+from evalfleet.ledger.rows import WORDS
 from evalfleet.plan import (
     Attempt,
     Conversation,
@@ -282,7 +286,7 @@ def test_a_submission_that_runs_is_not_put_on_the_books_again(ledger: Ledger) ->
     ledger.give_up(plan.id, Conversation(0, 1), "why")
     ledger.first_new_try(plan.id, Conversation(0, 0), 0)
     assert not ledger.add(replace(plan, concurrency=3), {})
-    assert ledger.snapshot(plan.id).done == {"0:0:0": "passed"}
+    assert ledger.done(plan.id) == {"0:0:0": "passed"}
     assert list(ledger.given_up(plan.id)) == ["0:1"]
     assert ledger.new_tries_from(plan.id, Conversation(0, 0)) == 0
     assert claim(ledger, plan, 2, "a") is Claimed.CLAIMED, "only its concurrency is the new one"
@@ -390,3 +394,62 @@ def test_the_last_lines_that_were_said_are_kept_and_run_out(ledger: Ledger) -> N
     ledger.put_log({"sub_1": [{"message": str(number)} for number in range(150, 300)]})
     assert [line["message"] for line in ledger.log("sub_1")] == [str(number) for number in range(100, 300)]
     assert 0 < ledger.redis.ttl(f"{ledger.prefix}s:sub_1:log") <= 24 * 3600
+
+
+SOME = st.dictionaries(
+    st.builds(Attempt, st.integers(0, 3), st.integers(0, 2), st.integers(0, 12)), st.sampled_from(WORDS), max_size=30
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(before=SOME, later=SOME)
+def test_outcomes_are_kept_alike_by_what_is_put_on_the_books_and_by_what_the_server_confirms(
+    ledger: Ledger, before: dict[Attempt, str], later: dict[Attempt, str]
+) -> None:
+    plan = make_plan()
+    ledger.add(plan, before)
+    ledger.confirm(plan.id, later)
+    now = {**before, **later}
+    assert ledger.done(plan.id) == {str(attempt): word for attempt, word in now.items()}
+    assert ledger.progress(plan.id).recorded == len(now)
+    done = ledger.snapshot(plan.id).done
+    for case, scenario, trial in itertools.product(range(5), range(4), range(14)):
+        attempt = Attempt(case, scenario, trial)
+        assert (attempt in done) == (attempt in now)
+        assert (ledger.put_play(plan.id, attempt, b"play")) == (attempt not in now)
+        if case == scenario == 0:
+            assert (attempt in ledger.open_attempts(plan.id, [attempt, Attempt(9, 9, 9)])) is False
+    ledger.forget(plan.id)
+
+
+def test_what_is_recorded_takes_a_few_bytes_an_attempt(ledger: Ledger) -> None:
+    """A fleet's broker holds what is under way; a submission of 200,000 attempts must not fill it by ending."""
+    plan = make_plan()
+    ledger.add(plan, {})
+
+    def used() -> int:
+        return sum(ledger.redis.memory_usage(key) or 0 for key in ledger.redis.scan_iter(f"{ledger.prefix}s:*"))
+
+    def record(case: int) -> None:
+        for trial in range(100):
+            ledger.put_record(plan.id, Attempt(case, 0, trial), b"line", "passed")
+        ledger.confirm(plan.id, {Attempt(case, 0, trial): "passed" for trial in range(100)})
+
+    record(0)
+    before = used()
+    for case in range(1, 11):
+        record(case)
+    assert used() - before < 5 * 1000
+
+
+def test_a_conversation_that_is_played_leaves_nothing_of_its_tries(ledger: Ledger) -> None:
+    plan = make_plan()
+    ledger.add(plan, {})
+    alive(ledger, "a")
+    claim(ledger, plan, 0, "a")
+    ledger.first_new_try(plan.id, Conversation(0, 0), 2)
+    ledger.release(plan.id, Conversation(0, 0), "a", played=False)
+    assert ledger.new_tries_from(plan.id, Conversation(0, 0)) == 2, "it is played again by this command"
+    claim(ledger, plan, 0, "a")
+    ledger.release(plan.id, Conversation(0, 0), "a", played=True)
+    assert ledger.new_tries_from(plan.id, Conversation(0, 0)) is None

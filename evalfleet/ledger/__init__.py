@@ -18,12 +18,12 @@ Keys, all below one prefix (`ef:` unless set):
     s:<submission>:grading   attempt → incarnation that grades it
     s:<submission>:records   attempt → judged, waits for the aggregator
     s:<submission>:notes     lines for the artifact that are no attempt: what stays missing, and context (S9)
-    s:<submission>:done      attempt → outcome; recorded on the evaluation, or in evidence and being sent
+    s:<submission>:done      outcomes (`rows`): what is recorded on the evaluation, or in evidence and being sent
     s:<submission>:givenup   conversation or attempt → why nobody tries again before a resume
     s:<submission>:losses    conversation or attempt → workers it has cost
     s:<submission>:tries     conversation → the first try that this command made (S14)
     s:<submission>:spent     conversation/try → what its chat cost, while it may be played again (billionths)
-    s:<submission>:outcomes, :counts   what this command judged: for progress, and for who stops after failures
+    s:<submission>:outcomes, :counts   what this command judged (`rows`): for progress, and for who stops after failures
     s:<submission>:log       what the parts said about it lately, a list of a few lines
     t:<target>               what it bears: the last cut, until when nothing is begun, since when it takes nothing
     t:<target>:ceiling       the limit that an operator has set, PX 60000

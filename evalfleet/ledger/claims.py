@@ -10,6 +10,7 @@ import orjson
 
 from evalfleet.givenup import entry
 from evalfleet.ledger.broker import Broker, guarded
+from evalfleet.ledger.rows import Outcomes
 from evalfleet.ledger.spending import Reading
 from evalfleet.plan import Attempt, Conversation
 
@@ -63,7 +64,7 @@ class Claims(Broker):
         paid = [part for r in readings for part in (r.number, "" if r.amount is None else r.amount, r.currency)]
         return bool(
             self._scripts["release"](
-                keys=self._keys(submission, "claims returned givenup meta spent"),
+                keys=self._keys(submission, "claims returned givenup meta spent tries"),
                 args=[*said, played_ms, attempts, *paid],
             )
         )
@@ -74,11 +75,14 @@ class Claims(Broker):
         if not attempts:
             return set()
         fields = [str(a) for a in attempts]
+        rows = Outcomes.fields_of(attempts)
         with self.redis.pipeline(transaction=False) as pipe:
-            for name in ("done", "records", "plays"):
+            pipe.hmget(self._key(submission, "done"), rows)
+            for name in ("records", "plays"):
                 pipe.hmget(self._key(submission, name), fields)
-            rows = pipe.execute()
-        return {a for i, a in enumerate(attempts) if all(row[i] is None for row in rows)}
+            letters, *waiting = pipe.execute()
+        done = Outcomes.read({row.encode(): found for row, found in zip(rows, letters, strict=True) if found})
+        return {a for i, a in enumerate(attempts) if a not in done and all(row[i] is None for row in waiting)}
 
     @guarded
     def first_new_try(self, submission: str, conversation: Conversation, try_: int) -> int:

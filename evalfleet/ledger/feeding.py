@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from evalfleet.ledger.broker import Broker, guarded, text
+from evalfleet.ledger.rows import COUNT, Outcomes
 from evalfleet.ledger.spending import SPENT, Spent
 from evalfleet.ledger.targets import Target
 from evalfleet.plan import Conversation
@@ -19,7 +20,7 @@ WANT_COUNTS_MS = 10_000
 class Snapshot:
     """All that reconciling needs, read in one round trip."""
 
-    done: Mapping[str, str]
+    done: Outcomes
     records: frozenset[str]
     plays: frozenset[str]
     claims: Mapping[str, str]
@@ -145,7 +146,7 @@ class Feeding(Broker):
             pipe.time()
             done, records, plays, claims, published, grading, given_up, clock = pipe.execute()
         return Snapshot(
-            done=text(done),
+            done=Outcomes.read(done),
             records=frozenset(k.decode() for k in records),
             plays=frozenset(k.decode() for k in plays),
             claims=text(claims),
@@ -164,25 +165,26 @@ class Feeding(Broker):
     @guarded
     def outcomes(self, submission: str) -> dict[str, str]:
         """Attempt (as text) → outcome, of what this command has judged."""
-        return text(self._hgetall(submission, "outcomes"))
+        return Outcomes.read(self._hgetall(submission, "outcomes")).by_name()
 
     @guarded
     def done(self, submission: str) -> dict[str, str]:
         """Attempt (as text) → outcome, of what is recorded or being sent; `recorded` where the evaluation alone knows
         how it went."""
-        return text(self._hgetall(submission, "done"))
+        return Outcomes.read(self._hgetall(submission, "done")).by_name()
 
     @guarded
     def progress(self, submission: str) -> Progress:
         with self.redis.pipeline(transaction=False) as pipe:
             pipe.hgetall(self._key(submission, "counts"))
-            for name in ("done", "claims", "plays", "records", "givenup"):
+            pipe.hget(self._key(submission, "done"), COUNT)
+            for name in ("claims", "plays", "records", "givenup"):
                 pipe.hlen(self._key(submission, name))
             pipe.hmget(self._key(submission, "meta"), "ended", "played", "played_ms", *SPENT)
             counts, done, claims, plays, records, given_up, (ended, played, played_ms, *spent) = pipe.execute()
         return Progress(
             counts={k: int(v) for k, v in text(counts).items()},
-            recorded=done,
+            recorded=int(done or 0),
             running=claims,
             waiting=plays + records,
             given_up=given_up,

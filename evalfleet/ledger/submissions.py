@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from evalfleet.errors import PlanRefused
 from evalfleet.ledger.broker import Broker, guarded
+from evalfleet.ledger.rows import COUNT, pack
 from evalfleet.ledger.spending import SPENT, Spent
 from evalfleet.money import billionths
 from evalfleet.plan import Attempt, Plan
@@ -114,7 +115,7 @@ class Submissions(Broker):
             if replay:
                 pipe.hset(meta, "replay", uuid.uuid4().hex)
             if done:
-                pipe.hset(self._key(sub, "done"), mapping={str(a): outcome for a, outcome in done.items()})
+                pipe.hset(self._key(sub, "done"), mapping=pack(done))
             for name in _NAMES:
                 pipe.persist(self._key(sub, name))
             pipe.sadd(f"{self.prefix}subs", sub)
@@ -271,7 +272,7 @@ class Submissions(Broker):
 
         def put(pipe: Any) -> None:
             running = pipe.hget(meta, "state") == b"running"
-            recorded = pipe.hlen(self._key(submission, "done"))
+            recorded = int(pipe.hget(self._key(submission, "done"), COUNT) or 0)
             pipe.multi()
             if running:
                 return

@@ -151,7 +151,7 @@ def test_a_host_that_is_cut_off_is_replaced_and_changes_nothing_when_it_is_back(
 
     def in_the_middle() -> bool:
         now = seen()
-        return len(now.done) >= 4 and len(held_by(one, now)) >= 2 and bool(graded_by(one, now))
+        return len(fleet.ledger.done(submission)) >= 4 and len(held_by(one, now)) >= 2 and bool(graded_by(one, now))
 
     until(in_the_middle, fleet.logs)
     before = seen()
@@ -163,14 +163,14 @@ def test_a_host_that_is_cut_off_is_replaced_and_changes_nothing_when_it_is_back(
 
     def redone() -> bool:
         now = seen()
-        over = {name.replace(":0:", ":") for name in now.done.keys() | now.records | now.plays}
+        over = {name.replace(":0:", ":") for name in fleet.ledger.done(submission).keys() | now.records | now.plays}
         return all(now.claims.get(name) == two or name in over for name in held) and not held_by(one, now)
 
     until(redone, fleet.logs)
     took = time.monotonic() - cut
     while time.monotonic() < cut + CUT_S:  # it is away for as long as it is away
         time.sleep(0.2)
-    assert len(seen().done) < CONVERSATIONS, "there is work left for when it is back"
+    assert len(fleet.ledger.done(submission)) < CONVERSATIONS, "there is work left for when it is back"
     fleet.hosts.mend("one")
     until(lambda: bool(held_by(one, seen())), fleet.logs, within=90)
     code, document = fleet.watch(submission, within=150)

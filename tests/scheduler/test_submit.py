@@ -82,7 +82,7 @@ async def test_what_is_submitted_twice_is_put_on_the_books_once(tree: Tree, valk
         ledger.put_record(opened.plan.id, Attempt(0, 0, 0), b"{}", "passed")
         ledger.confirm(opened.plan.id, {Attempt(0, 0, 0): "passed"})
         put_on_books(ledger, await tree.open(), tree.store)
-        assert ledger.snapshot(opened.plan.id).done == {"0:0:0": "passed"}
+        assert ledger.done(opened.plan.id) == {"0:0:0": "passed"}
         assert ledger.progress(opened.plan.id).counts == {"passed": 1}
     finally:
         ledger.forget(opened.plan.id)

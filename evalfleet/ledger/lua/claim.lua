@@ -1,4 +1,5 @@
 -- with _room
+-- with _rows
 -- with _target
 -- May this worker play this conversation now?  (I3, I6, I7)
 -- KEYS: epoch meta claims givenup done records plays published returned
@@ -17,7 +18,7 @@ if redis.call('HEXISTS', KEYS[4], ARGV[1]) == 1 then
 end
 local open = false
 for i = 4, #ARGV do
-  if redis.call('HEXISTS', KEYS[5], ARGV[i]) == 0 and redis.call('HEXISTS', KEYS[6], ARGV[i]) == 0
+  if not has_outcome(KEYS[5], ARGV[i]) and redis.call('HEXISTS', KEYS[6], ARGV[i]) == 0
       and redis.call('HEXISTS', KEYS[7], ARGV[i]) == 0 and redis.call('HEXISTS', KEYS[4], ARGV[i]) == 0 then
     open = true
     break

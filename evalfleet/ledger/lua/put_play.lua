@@ -1,6 +1,7 @@
+-- with _rows
 -- A scenario has been played and waits for its graders. The first one wins.
 -- KEYS: plays done records meta ; ARGV: attempt, play
-if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 or redis.call('HEXISTS', KEYS[3], ARGV[1]) == 1 then
+if has_outcome(KEYS[2], ARGV[1]) or redis.call('HEXISTS', KEYS[3], ARGV[1]) == 1 then
   return 0
 end
 local new = redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])

@@ -1,13 +1,15 @@
+-- with _rows
 -- An attempt is judged and waits for the aggregator. The first record wins.
 -- KEYS: records done plays grading outcomes counts hint meta
 -- ARGV: attempt, record, outcome, wake channel, submission ; answers 1 when the aggregator should be called
 redis.call('HDEL', KEYS[3], ARGV[1])
 redis.call('HDEL', KEYS[4], ARGV[1])
-if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then
+if has_outcome(KEYS[2], ARGV[1]) then
   return 0
 end
 if redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2]) == 1 then
-  if redis.call('HSETNX', KEYS[5], ARGV[1], ARGV[3]) == 1 then
+  if not has_outcome(KEYS[5], ARGV[1]) then
+    put_outcome(KEYS[5], ARGV[1], ARGV[3])
     redis.call('HINCRBY', KEYS[6], ARGV[3], 1)
   end
   local t = redis.call('TIME')

@@ -1,5 +1,5 @@
 -- This worker no longer plays this conversation; what it cost and how long it took is counted with it (S15).
--- KEYS: claims returned givenup meta spent
+-- KEYS: claims returned givenup meta spent tries
 -- ARGV: conversation, incarnation, 'done' | 'return', why it was given up or '', wake channel, submission,
 --       ms played, attempts in it, then (try, billionths or '', currency)...
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then
@@ -29,6 +29,7 @@ if ARGV[3] == 'done' then
   for i = 9, #ARGV, 3 do -- it is not played again: nobody reads these chats another time
     redis.call('HDEL', KEYS[5], ARGV[1] .. '/' .. ARGV[i])
   end
+  redis.call('HDEL', KEYS[6], ARGV[1])
   redis.call('HINCRBY', KEYS[4], 'ended', 1)
   redis.call('HINCRBY', KEYS[4], 'played_ms', ARGV[7])
   redis.call('HINCRBY', KEYS[4], 'played', ARGV[8])
