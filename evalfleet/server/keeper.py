@@ -89,7 +89,7 @@ class Keeper:
             try:
                 if self._store.shared:
                     await self._end_lost_runs()
-                await self._end_slipped_runs()
+                await self._see_to_own_runs()
                 await self._look_at(self._runner.waited_for())
                 if self._behind:
                     await self._catch_up()
@@ -104,9 +104,15 @@ class Keeper:
         if ended:
             _log.warning("%d runs of servers that are gone are failed as server_lost", ended)
 
-    async def _end_slipped_runs(self) -> None:
-        """End the open runs of ours that the runner does not hold, when that was so a BEAT ago already."""
+    async def _see_to_own_runs(self) -> None:
+        """End the agents of those that are cancelling: the server that took the request may have died before it told.
+
+        And end the open runs of ours that the runner does not hold, when that was so a BEAT ago already.
+        """
         mine = await self._store.read(lambda connection: lifecycle.open_runs_of(connection, self._server.id))
+        for run_id, status in mine.items():
+            if status == "cancelling":
+                self._runner.cancel(run_id)
         slipped = set(mine) - set(self._runner.held())
         again = sorted(slipped & self._slipped)
         self._slipped = slipped

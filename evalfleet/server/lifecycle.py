@@ -122,12 +122,14 @@ def failure_text(failure: Failure) -> str:
     return text_of({"code": failure.code, "message": failure.message, "retryable": failure.retryable})
 
 
-_OF: Final = select(runs.c.id).where(runs.c.status.in_(tuple(OPEN)), runs.c.owner == bindparam("p_owner"))
+_OF: Final = select(runs.c.id, runs.c.status).where(
+    runs.c.status.in_(tuple(OPEN)), runs.c.owner == bindparam("p_owner")
+)
 
 
-def open_runs_of(connection: Connection, owner: str) -> list[str]:
-    """The runs that this server has not brought to their end yet."""
-    return list(connection.execute(_OF, {"p_owner": owner}).scalars())
+def open_runs_of(connection: Connection, owner: str) -> dict[str, str]:
+    """The runs that this server has not brought to their end yet: id → status."""
+    return {row.id: row.status for row in connection.execute(_OF, {"p_owner": owner})}
 
 
 def lose(connection: Connection, run_ids: Sequence[str], failure: Failure = SERVER_LOST) -> list[Appended]:

@@ -143,7 +143,7 @@ class Runner:
         for look in self._looks:
             look.cancel()
         for appended in await self._store.write(
-            lambda connection: lifecycle.lose(connection, lifecycle.open_runs_of(connection, self.server))
+            lambda connection: lifecycle.lose(connection, list(lifecycle.open_runs_of(connection, self.server)))
         ):
             self._streams.publish(appended)
 

@@ -22,6 +22,7 @@ from evalfleet.server import neighbours, streams
 from evalfleet.server import runs as stored
 from evalfleet.server.driving import Ended, Sink, Turn
 from evalfleet.server.journal import Appended
+from evalfleet.server.lifecycle import request_cancel
 from evalfleet.server.schema import runs, servers
 from evalfleet.server.servers import end_lost_runs
 from evalfleet.server.streams import PIECE
@@ -246,6 +247,14 @@ async def test_a_running_run_is_cancelled_from_the_other_server(pair: Pair) -> N
     assert pair.gate_one.cancelled == 1
     again = await pair.two.http.post(f"/v2/runs/{run['id']}/cancel")
     assert again.json()["status"] == "cancelled"
+
+
+async def test_a_cancel_that_its_server_did_not_live_to_tell_is_heard_of_all_the_same(pair: Pair) -> None:
+    run = await begun(pair.one, pair.gate_one)
+    # As of a server that is killed between its commit and its note.
+    await pair.two.stack.services.store.write(lambda connection: request_cancel(connection, "main", run["id"]))
+    assert states(await asyncio.wait_for(pair.one.stream(run["id"]), TIMEOUT))[-1] == "cancelled"
+    assert pair.gate_one.cancelled == 1
 
 
 async def test_the_runs_of_a_chat_follow_one_another_over_both_servers(pair: Pair) -> None:
