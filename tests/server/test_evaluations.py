@@ -510,6 +510,13 @@ async def test_counts_of_tokens_stand_still_at_the_largest_that_every_reader_tak
         await store.write(lambda connection: add_judge_call(connection, "main", played[0]["id"], MOST, None))
 
 
+async def test_the_longest_key_is_taken_in_any_script_e11(api: Api) -> None:
+    key = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(1000))  # 6,000 bytes that hardly compress
+    made = await created(api, "", cases=[{"key": key}])
+    recorded = await batch(api, made, attempt(key, 0, await api.play()))
+    assert recorded.json()["evaluation"]["cases"][0]["key"] == key
+
+
 @pytest.mark.parametrize("size", [1_025, 300_000])
 async def test_long_values_are_kept_and_come_back_whole_e11(api: Api, driver: ScriptedDriver, size: int) -> None:
     long = "é" + "x" * (size - 1)

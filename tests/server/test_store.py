@@ -193,7 +193,7 @@ def test_a_fresh_database_and_a_migrated_one_have_the_same_shape(tmp_path: Path)
         store.engine.dispose()
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
 def test_an_earlier_database_is_brought_up_to_date_with_what_is_in_it(tmp_path: Path, revision: str) -> None:
     old, fresh = (Store(f"sqlite:///{tmp_path / name}") for name in ("old", "fresh"))
     upgrade(old.engine, None, revision)
