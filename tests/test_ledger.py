@@ -68,6 +68,10 @@ def ledger(valkey: str) -> Iterator[Ledger]:
     made.close()
 
 
+def tries_from(ledger: Ledger, plan: Plan) -> int | None:
+    return ledger.so_far(plan.id, Conversation(0, 0), plan.attempts(Conversation(0, 0)))[1]
+
+
 def claim(ledger: Ledger, plan: Plan, trial: int, who: str) -> Claimed:
     conversation = Conversation(0, trial)
     return ledger.claim(plan.id, conversation, plan.attempts(conversation), who)
@@ -122,7 +126,7 @@ def test_what_is_recorded_waits_or_is_judged_is_not_played_again(ledger: Ledger)
     plan = make_plan()
     ledger.add(plan, {Attempt(0, 0, 0): "passed"})
     alive(ledger, "a")
-    assert ledger.open_attempts(plan.id, plan.attempts(Conversation(0, 0))) == {Attempt(0, 1, 0)}
+    assert ledger.so_far(plan.id, Conversation(0, 0), plan.attempts(Conversation(0, 0)))[0] == {Attempt(0, 1, 0)}
     assert ledger.put_play(plan.id, Attempt(0, 1, 0), b"{}")
     assert claim(ledger, plan, 0, "a") is Claimed.DONE
 
@@ -288,7 +292,7 @@ def test_a_submission_that_runs_is_not_put_on_the_books_again(ledger: Ledger) ->
     assert not ledger.add(replace(plan, concurrency=3), {})
     assert ledger.done(plan.id) == {"0:0:0": "passed"}
     assert list(ledger.given_up(plan.id)) == ["0:1"]
-    assert ledger.new_tries_from(plan.id, Conversation(0, 0)) == 0
+    assert tries_from(ledger, plan) == 0
     assert claim(ledger, plan, 2, "a") is Claimed.CLAIMED, "only its concurrency is the new one"
 
 
@@ -418,7 +422,7 @@ def test_outcomes_are_kept_alike_by_what_is_put_on_the_books_and_by_what_the_ser
         assert (attempt in done) == (attempt in now)
         assert (ledger.put_play(plan.id, attempt, b"play")) == (attempt not in now)
         if case == scenario == 0:
-            assert (attempt in ledger.open_attempts(plan.id, [attempt, Attempt(9, 9, 9)])) is False
+            assert attempt not in ledger.so_far(plan.id, Conversation(0, 0), [attempt, Attempt(9, 9, 9)])[0]
     ledger.forget(plan.id)
 
 
@@ -449,7 +453,7 @@ def test_a_conversation_that_is_played_leaves_nothing_of_its_tries(ledger: Ledge
     claim(ledger, plan, 0, "a")
     ledger.first_new_try(plan.id, Conversation(0, 0), 2)
     ledger.release(plan.id, Conversation(0, 0), "a", played=False)
-    assert ledger.new_tries_from(plan.id, Conversation(0, 0)) == 2, "it is played again by this command"
+    assert tries_from(ledger, plan) == 2, "it is played again by this command"
     claim(ledger, plan, 0, "a")
     ledger.release(plan.id, Conversation(0, 0), "a", played=True)
-    assert ledger.new_tries_from(plan.id, Conversation(0, 0)) is None
+    assert tries_from(ledger, plan) is None

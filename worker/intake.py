@@ -5,6 +5,9 @@ worker with a free place gets it (I3: where a message waits decides nothing, but
 message to whoever has asked for the longest time; so conversations are asked for on a channel of their own, which asks
 only while a place is free, beside the channel for grading and recording, which need none.
 
+The claim is the acknowledgement (I3): a message is gone from the broker as soon as it is taken. What a worker takes and
+dies with is sent again by the reconciler, long before a visibility timeout would.
+
 Celery's own setting for this (`worker_disable_prefetch`) counts all messages as one: a worker that plays as many
 conversations as it may would go on taking those that others have places for.
 """
@@ -81,12 +84,14 @@ def consuming(intake: Intake) -> type[bootsteps.StartStopStep]:
         def start(self, consumer: Any) -> None:
             intake.on_free = lambda: consumer.hub.call_soon(_look_again)
             first = consumer.task_consumer
+            first.no_ack = True
             if intake.plays and intake.others:
                 first.cancel_by_queue(RUN_QUEUE)
                 self.runs = consumer.app.amqp.TaskConsumer(
                     consumer.connection.channel(),
                     queues=[consumer.app.amqp.queues[RUN_QUEUE]],
                     on_decode_error=consumer.on_decode_error,
+                    no_ack=True,
                 )
                 self.runs.channel.qos.can_consume = lambda: intake.asks(RUN_QUEUE)
                 self.runs.on_message = consumer.create_task_handler()
@@ -115,6 +120,7 @@ def count_taken(intake: Intake, heard: Callable[[], object]) -> None:
     """Celery tells of each message that it has taken for a task, on the consumer's thread."""
 
     def received(request: Any, **_: Any) -> None:
+        request.acknowledged = True  # it has not been kept: there is nothing to tell the broker
         intake.took(QUEUE_OF[request.name])
         heard()
 

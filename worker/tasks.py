@@ -90,7 +90,7 @@ class Crew:
         self._plans: dict[str, tuple[str, Plan]] = {}
         self._aggregators: dict[str, Aggregator] = {}
         self.grading = Grading(self)
-        self._listener = threading.Thread(target=self._listen, name="evalfleet-wakes", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name="evalfleet-endings", daemon=True)
         SLOTS.set(slots if RUN_QUEUE in queues.split(",") else 0)
         HELD.set_function(lambda: self.heart.held)
 
@@ -141,20 +141,12 @@ class Crew:
             await client.aclose()
 
     def _listen(self) -> None:
-        """A wake-up may tell of a stop: look at the flags at once instead of at the next beat."""
-        for woken in self.ledger.wake_ups(5.0):
+        """A stop is obeyed at once instead of at the next beat."""
+        for told in self.ledger.endings(5.0):
             if self.stopping.is_set():
                 return
-            if woken is not None and self.heart.held and self._is_ending(woken):
+            if told is not None and self.heart.held:
                 self.heart.beat_now()
-
-    def _is_ending(self, submission: str) -> bool:
-        try:
-            meta = self.ledger.meta(submission)
-        except EvalfleetError as error:
-            log.warning("reading the state of %s: %s", submission, error)
-            return False
-        return meta is not None and (meta.state != "running" or meta.draining)
 
     # -- run --------------------------------------------------------------------------------------------------------
 
@@ -214,8 +206,7 @@ class Crew:
         """True or what was given up when the conversation needs no further playing in this command; `tries` takes
         those that were made."""
         conversation = hold.conversation
-        still_open = self.ledger.open_attempts(plan.id, plan.attempts(conversation))
-        first_new = self.ledger.new_tries_from(plan.id, conversation)
+        still_open, first_new = self.ledger.so_far(plan.id, conversation, plan.attempts(conversation))
         leave = Leave(self.loop)
 
         async def play() -> GaveUp | None:

@@ -87,6 +87,10 @@ class Broker:
     def _wake(self) -> str:
         return f"{self.prefix}wake"
 
+    @property
+    def _ending(self) -> str:
+        return f"{self.prefix}ending"
+
     @guarded
     def check_broker(self) -> None:
         """Refuse a broker that would throw our keys away. Raises UnfitHost."""
@@ -177,13 +181,21 @@ class Broker:
 
         Never raises for a broker that is away: it yields None in the same rhythm until the broker is back.
         """
+        return self._told(self._wake, timeout)
+
+    def endings(self, timeout: float) -> Iterator[str | None]:
+        """The same of submissions that end or start no further run, and "*" when a worker leaves. Wake-ups are several
+        for each attempt: a worker that listened to all would be woken by what all others do."""
+        return self._told(self._ending, timeout)
+
+    def _told(self, channel: str, timeout: float) -> Iterator[str | None]:
         pubsub = self._pubsub()
         try:
             while True:
                 began = time.monotonic()
                 try:
                     if not pubsub.subscribed:
-                        pubsub.subscribe(self._wake)
+                        pubsub.subscribe(channel)
                     message = pubsub.get_message(timeout=timeout)
                     while message is not None and (further := pubsub.get_message(timeout=0)) is not None:
                         message = further if further["data"] == message["data"] else {"data": b"*"}

@@ -70,19 +70,22 @@ class Claims(Broker):
         )
 
     @guarded
-    def open_attempts(self, submission: str, attempts: Sequence[Attempt]) -> set[Attempt]:
-        """Those that are neither done nor recorded nor waiting for a judge."""
-        if not attempts:
-            return set()
+    def so_far(
+        self, submission: str, conversation: Conversation, attempts: Sequence[Attempt]
+    ) -> tuple[set[Attempt], int | None]:
+        """Of `attempts` those that are neither done nor recorded nor waiting for a judge; and the first try that this
+        command made of the conversation, None while it has made none."""
         fields = [str(a) for a in attempts]
         rows = Outcomes.fields_of(attempts)
         with self.redis.pipeline(transaction=False) as pipe:
+            pipe.hget(self._key(submission, "tries"), str(conversation))
             pipe.hmget(self._key(submission, "done"), rows)
             for name in ("records", "plays"):
                 pipe.hmget(self._key(submission, name), fields)
-            letters, *waiting = pipe.execute()
+            first, letters, *waiting = pipe.execute()
         done = Outcomes.read({row.encode(): found for row, found in zip(rows, letters, strict=True) if found})
-        return {a for i, a in enumerate(attempts) if a not in done and all(row[i] is None for row in waiting)}
+        left = {a for i, a in enumerate(attempts) if a not in done and all(row[i] is None for row in waiting)}
+        return left, None if first is None else int(first)
 
     @guarded
     def first_new_try(self, submission: str, conversation: Conversation, try_: int) -> int:
@@ -92,12 +95,6 @@ class Claims(Broker):
             pipe.hsetnx(key, str(conversation), try_)
             pipe.hget(key, str(conversation))
             return int(pipe.execute()[1])
-
-    @guarded
-    def new_tries_from(self, submission: str, conversation: Conversation) -> int | None:
-        """The same for who plays it again; None while this command has made none."""
-        first = cast(bytes | None, self.redis.hget(self._key(submission, "tries"), str(conversation)))
-        return None if first is None else int(first)
 
     @guarded
     def give_up(self, submission: str, what: Conversation | Attempt, reason: str, code: str = "") -> None:

@@ -43,6 +43,7 @@ class Liveness(Broker):
         """Its supervisor saw it die: no need to wait for the heartbeat to run out."""
         self.redis.delete(f"{self.prefix}i:{incarnation}")
         self.redis.publish(self._wake, "*")
+        self.redis.publish(self._ending, "*")
 
     @guarded
     def workers(self) -> list[dict[str, Any]]:

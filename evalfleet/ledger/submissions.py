@@ -195,8 +195,8 @@ class Submissions(Broker):
             "if redis.call('HGET', KEYS[1], 'state') ~= 'running' then return 0 end "
             "redis.call('HDEL', KEYS[1], 'note') "  # a script whose first write frees memory works in a full broker
             "redis.call('HSET', KEYS[1], 'state', ARGV[1], 'reason', ARGV[2], 'code', ARGV[3]) "
-            "redis.call('PUBLISH', ARGV[4], ARGV[5]) return 1",
-            1, self._key(submission, "meta"), state, reason, code, self._wake, submission,
+            "redis.call('PUBLISH', ARGV[4], ARGV[6]) redis.call('PUBLISH', ARGV[5], ARGV[6]) return 1",
+            1, self._key(submission, "meta"), state, reason, code, self._wake, self._ending, submission,
         )  # fmt: skip
         return bool(ended)
 
@@ -204,7 +204,8 @@ class Submissions(Broker):
     def drain(self, submission: str) -> None:
         """Feed nothing more and start no further run, not even a conversation's next turn; runs in flight go on."""
         self.redis.hset(self._key(submission, "meta"), mapping={"paused": 1, "draining": 1})
-        self.redis.publish(self._wake, submission)
+        for channel in (self._wake, self._ending):
+            self.redis.publish(channel, submission)
 
     @guarded
     def pause(self, submission: str) -> bool:

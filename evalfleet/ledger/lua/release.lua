@@ -29,7 +29,9 @@ if ARGV[3] == 'done' then
   for i = 9, #ARGV, 3 do -- it is not played again: nobody reads these chats another time
     redis.call('HDEL', KEYS[5], ARGV[1] .. '/' .. ARGV[i])
   end
-  redis.call('HDEL', KEYS[6], ARGV[1])
+  if ARGV[4] == '' then
+    redis.call('HDEL', KEYS[6], ARGV[1])
+  end
   redis.call('HINCRBY', KEYS[4], 'ended', 1)
   redis.call('HINCRBY', KEYS[4], 'played_ms', ARGV[7])
   redis.call('HINCRBY', KEYS[4], 'played', ARGV[8])
