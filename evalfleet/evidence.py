@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from json import dumps as json_dumps
@@ -107,8 +108,11 @@ def _writable(value: Any, depth: int) -> Any:
     raise OurFault(f"an attempt line holds a {type(value).__name__}, which JSON cannot; please report this")
 
 
-def append_segment(store: ResultsStore, artifact: str, lines: Sequence[Mapping[str, Any]]) -> int:
+def append_segment(
+    store: ResultsStore, artifact: str, lines: Sequence[Mapping[str, Any]], *, after: int | None = None
+) -> int:
     """Write the next segment; its number, or 0 if there are no lines. When this returns, the lines are on the disk.
+    `after`, the last segment that the caller knows of, saves looking for it.
 
     Numbers have no gaps and a segment appears whole, so once segment n is there all before it are there for good:
     whoever reads after appending sees every line that can come before its own. That is the fence between two
@@ -117,7 +121,8 @@ def append_segment(store: ResultsStore, artifact: str, lines: Sequence[Mapping[s
     if not lines:
         return 0
     for _ in range(_MOST_COLLISIONS):
-        number = _next_number(store, artifact)
+        number = _next_number(store, artifact) if after is None else after + 1
+        after = None
         if store.write_bytes_exclusive(_segment_path(artifact, number), (encode_line(line) for line in lines)):
             return number
     raise StorageError(
@@ -133,7 +138,8 @@ def attempts_index(store: ResultsStore, artifact: str) -> dict[AttemptKey, Index
 
 
 class AttemptsIndex:
-    """Which line is each attempt's? Reads every segment once: `refresh` reads only what came since.
+    """Which line is each attempt's? Reads every segment once: `refresh` reads only what came since, and `read_on` does
+    so at the price of one look for the next segment, however many there are.
 
     `entries`: scored attempts; `context`: scenarios played as context (S9), which are nobody's attempt.
     """
@@ -155,7 +161,23 @@ class AttemptsIndex:
         for number in sorted(sizes):
             if self._read.get(number) != sizes[number]:
                 self._scan(number)
-                self._read[number] = sizes[number]
+
+    def read_on(self) -> None:
+        """`refresh`, for who has read all and is the reader of an artifact that only grows (numbers have no gaps)."""
+        if not self._read or 0 in self._read:
+            self.refresh()
+            return
+        while self.store.exists(self._path(self._last + 1)):
+            self._scan(self._last + 1)
+
+    def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Write the next segment, if there are lines, and read on to it: no line can come before its own any more."""
+        append_segment(self.store, self.artifact, lines, after=self._last or None)
+        self.read_on()
+
+    @property
+    def _last(self) -> int:
+        return next(reversed(self._read), 0)  # they are read in order
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """The winning lines, in the order they were written."""
@@ -187,14 +209,17 @@ class AttemptsIndex:
         return segment_file(self.artifact, segment)
 
     def _scan(self, segment: int) -> None:
+        size = 0
         for line, offset, length in readable_lines(self.store, self.artifact, segment, self._damaged):
             self._take(line, segment, offset, length)
+            size = offset + length
+        self._read[segment] = size
 
     def _take(self, line: Mapping[str, Any], segment: int, offset: int, length: int) -> None:
-        key = (line["case"], line["scenario"], line["trial"])
+        key = (sys.intern(line["case"]), sys.intern(line["scenario"]), line["trial"])
         entry = IndexEntry(
             run_id=line.get("run_id"),
-            outcome=line["outcome"],
+            outcome=sys.intern(line["outcome"]),
             judge_score=line.get("judge_score"),
             judge_feedback=line.get("judge_feedback"),
             elsewhere=line.get("recorded") == "elsewhere",

@@ -175,6 +175,7 @@ def test_whatever_comes_in_whatever_segments_one_line_stands_for_each_attempt(
         store = FolderResults(folder)
         write_plan(store, PLAN)
         growing = AttemptsIndex(store, ARTIFACT)
+        rivals = [AttemptsIndex(store, ARTIFACT) for _ in range(2)]
         wanted: dict[tuple[str, bool], tuple[str, int]] = {}
         elsewhere: set[tuple[str, bool]] = set()
         number = 0
@@ -189,7 +190,7 @@ def test_whatever_comes_in_whatever_segments_one_line_stands_for_each_attempt(
                 if away:
                     elsewhere.add(key)
                 number += 1
-            append_segment(store, ARTIFACT, lines)
+            rivals[number % 2].append(lines)
             growing.refresh()
 
         def told(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, bool], tuple[str, int, bool]]:
@@ -198,6 +199,9 @@ def test_whatever_comes_in_whatever_segments_one_line_stands_for_each_attempt(
         expected = {key: (*value, key in elsewhere) for key, value in wanted.items()}
         assert told(read_segments(store, ARTIFACT)) == expected
         assert told(growing.lines()) == expected
+        for rival in rivals:
+            rival.read_on()
+            assert told(rival.lines()) == expected
         finish(store, ARTIFACT, {})
         shutil.rmtree(trials(store))
         assert told(read_segments(store, ARTIFACT)) == expected
@@ -289,6 +293,32 @@ class TestReading:
         index.refresh()
         assert opened == ["000001.jsonl", "000002.jsonl"]
         assert set(index.entries) == {("tone", "a", 0), ("tone", "b", 0)}
+
+    def test_who_appends_and_reads_on_lists_the_folder_once_and_misses_no_rivals_line(
+        self, store: FolderResults
+    ) -> None:
+        """A large submission has thousands of segments, and its aggregator looks several times a second."""
+        looks: list[str] = []
+
+        class Counting(FolderResults):
+            def list(self, path: str = "") -> dict[str, int]:
+                looks.append(path)
+                return super().list(path)
+
+        index = AttemptsIndex(Counting(store.root), ARTIFACT)
+        index.append([line("a")])
+        before = len(looks)
+        for trial in range(5):
+            append_segment(store, ARTIFACT, [line("rival", trial)])
+            index.append([line("a", trial)])
+        append_segment(store, ARTIFACT, [line("rival", 9)])
+        index.read_on()
+        assert len(looks) - before == 5, "once for each name that the rival had taken"
+        index.append([line("a", 7)])
+        assert len(looks) - before == 5
+        assert set(index.entries) == {("tone", "a", n) for n in (0, 1, 2, 3, 4, 7)} | {
+            ("tone", "rival", n) for n in (0, 1, 2, 3, 4, 9)
+        }
 
     def test_temporary_files_of_a_killed_writer_are_not_read(self, store: FolderResults) -> None:
         (trials(store) / ".000001.jsonl.77-ab.tmp").write_bytes(encode_line(line("a")))

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from evalfleet.artifact import AttemptsIndex, IndexEntry, append_segment
+from evalfleet.artifact import AttemptsIndex, IndexEntry
 from evalfleet.bulk import is_large
 from evalfleet.contract import jsontext
 from evalfleet.errors import BrokerFull, EvalfleetError, ProblemAnswer, StorageError
@@ -67,10 +67,6 @@ class Aggregator:
         self.recorder = recorder
         self.index = AttemptsIndex(store, plan.artifact)
         self.completed: set[int] = set()
-        self._keys = {
-            (self.plan.cases[a.case].name, self.plan.scenario(a).id, a.trial): a for a in self.plan.all_attempts()
-        }
-        self._by_wire = {(plan.key_of(a), a.trial): a for a in self._keys.values()}
 
     def run(self, owner: str, stopping: threading.Event) -> None:
         name = f"aggregate:{self.plan.id}"
@@ -103,7 +99,6 @@ class Aggregator:
             return False
         with RECORD_SECONDS.time():
             self._write(records, notes)
-            self.index.refresh()
             self.ledger.drop_notes(sub, notes)
             chosen = {a: self._evidence(a) for a in records}
             if replay is not None:
@@ -116,9 +111,9 @@ class Aggregator:
 
     def _write(self, records: Mapping[Attempt, Mapping[str, Any]], notes: Mapping[str, Mapping[str, Any]]) -> None:
         """Evidence before record: what is not in the artifact yet becomes its next segment."""
-        self.index.refresh()
+        self.index.read_on()
         new = [*(line for a, line in records.items() if self._entry(a) is None), *notes.values()]
-        append_segment(self.store, self.plan.artifact, [self._whole(line) for line in new])
+        self.index.append([self._whole(line) for line in new])
 
     def _whole(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         """The line with its trial. StorageError where the platform has it no more: there is no evidence then."""
@@ -149,13 +144,14 @@ class Aggregator:
     def _unrecorded(self) -> dict[Attempt, IndexEntry]:
         """Evidence that the evaluations do not hold: an aggregator died between segment and batch."""
         owed: dict[Attempt, IndexEntry] = {}
+        by_wire = {(self.plan.key_of(a), a.trial): a for a in self.plan.all_attempts()}
         for number, planned in enumerate(self.plan.evaluations):
             assert planned.id is not None
             document = self.recorder.get_evaluation(planned.id)
             self._note_ended(number, document)
             for case in document["cases"]:
                 for trial in case.get("missing_attempts") or ():
-                    attempt = self._by_wire.get((case["key"], trial))
+                    attempt = by_wire.get((case["key"], trial))
                     entry = None if attempt is None else self._entry(attempt)
                     if attempt is not None and entry is not None:
                         owed[attempt] = entry
@@ -206,7 +202,7 @@ class Aggregator:
                 if not theirs:
                     raise
             lines = [{**self.index.line(todo.pop(attempt)), "recorded": "elsewhere"} for attempt in theirs]
-            append_segment(self.store, self.plan.artifact, lines)
+            self.index.append(lines)
             log.warning("%d attempts of %s were recorded by somebody else", len(theirs), evaluation)
         return {}
 

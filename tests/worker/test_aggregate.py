@@ -246,12 +246,12 @@ async def test_a_platform_that_is_away_leaves_everything_for_the_next_message(st
 async def test_evidence_that_cannot_be_written_stops_the_submission_and_records_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> int:
+    def full(*_: Any) -> bool:
         raise StorageError("the disk is full: free some space")
 
     await stage.put(0)
     with monkeypatch.context() as patched:
-        patched.setattr(worker.aggregate, "append_segment", full)
+        patched.setattr(stage.store, "write_bytes_exclusive", full)
         with pytest.raises(StorageError):
             await stage.aggregate()
     assert (stage.meta.state, stage.meta.code) == ("stopped", "storage")
