@@ -242,8 +242,10 @@ class Dispatcher:
         lost: list[str] = []
         queue_empty = self.publisher.queued("run") == 0
         for conversation in self.plan.conversations():
+            if conversation in self._queued:
+                continue
             name = str(conversation)
-            if name in seen.claims or name in seen.given_up or conversation in self._queued:
+            if name in seen.claims or name in seen.given_up:
                 continue
             published = seen.published.get(name)
             if published is not None:
@@ -263,8 +265,10 @@ class Dispatcher:
 
     def _is_open(self, conversation: Conversation, seen: Snapshot) -> bool:
         for attempt in self.plan.attempts(conversation):
+            if attempt in seen.done:
+                continue
             name = str(attempt)
-            if not (attempt in seen.done or name in seen.records or name in seen.plays or name in seen.given_up):
+            if not (name in seen.records or name in seen.plays or name in seen.given_up):
                 return True
         return False
 

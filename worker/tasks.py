@@ -155,7 +155,8 @@ class Crew:
         for conversation in conversations:
             with self._at_work():
                 if self.stopping.is_set():
-                    return  # never claimed: the reconciler sends it again
+                    self.ledger.decline(submission, conversation)
+                    continue
                 with about(submission=submission):
                     self._run_one(submission, conversation)
 

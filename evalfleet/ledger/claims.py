@@ -70,6 +70,15 @@ class Claims(Broker):
         )
 
     @guarded
+    def decline(self, submission: str, conversation: Conversation) -> None:
+        """A worker that leaves sends back what it took and has not claimed: it is fed again at once."""
+        with self.redis.pipeline(transaction=True) as pipe:
+            pipe.hdel(self._key(submission, "published"), str(conversation))
+            pipe.rpush(self._key(submission, "returned"), str(conversation))
+            pipe.publish(self._wake, submission)
+            pipe.execute()
+
+    @guarded
     def so_far(
         self, submission: str, conversation: Conversation, attempts: Sequence[Attempt]
     ) -> tuple[set[Attempt], int | None]:

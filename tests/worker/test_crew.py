@@ -373,6 +373,18 @@ async def done(ended: Ended) -> Ended:
     return ended
 
 
+async def test_what_a_leaving_worker_took_and_did_not_claim_is_fed_again_at_once(stage: Stage) -> None:
+    stage.ledger.publish(stage.plan.id, [FIRST])
+    stage.crew.stopping.set()
+    try:
+        await stage.run()
+    finally:
+        stage.crew.stopping.clear()
+    assert stage.ledger.snapshot(stage.plan.id).published == {}
+    assert stage.ledger.take_returned(stage.plan.id) == [FIRST]
+    assert stage.claims() == {}
+
+
 async def test_a_resume_with_other_limits_is_played_by_these_also_where_the_plan_is_known(stage: Stage) -> None:
     stage.api.driver.script = lambda _turn, _sink: done(failed("server_lost"))
     await stage.run()
