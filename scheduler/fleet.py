@@ -149,7 +149,7 @@ def run_scheduler(settings: Settings) -> int:
     with Interrupts() as interrupts:
         drivers = _Drivers(ledger, owner, settings, interrupts)
         drivers.look()
-        while not interrupts.noticed.wait(LOOK_EVERY_S):
+        while not interrupts.wait(LOOK_EVERY_S):
             drivers.look()
         log.info("scheduler %s leaves; another one can go on at once", owner)
         drivers.join(LEAVE_WITHIN_S)

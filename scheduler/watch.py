@@ -87,7 +87,7 @@ def _follow(
     away_since: float | None = None
     progress = Progress()
     pause = 0.0
-    while not interrupts.noticed.wait(pause):
+    while not interrupts.wait(pause):
         pause = EVERY_S
         try:
             meta = ledger.meta(submission)
