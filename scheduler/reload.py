@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evalfleet.artifact import list_results, read_plan
-from evalfleet.errors import PlanRefused, ProblemAnswer, StorageError, TargetUnreachable
+from evalfleet.errors import OperatorError, PlanRefused, PlatformError, ProblemAnswer, StorageError
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Plan
 from evalfleet.results import ResultsStore
@@ -22,7 +22,7 @@ from scheduler.submit import Opened, put_on_books
 log = logging.getLogger(__name__)
 
 Documents = Callable[[Plan], Sequence[Mapping[str, Any]]]
-"""A plan's evaluations as they stand. Raises PlatformError."""
+"""A plan's evaluations as they stand. Raises PlatformError, or OperatorError where no key is set for its platform."""
 
 
 def reload_unfinished(ledger: Ledger, store: ResultsStore, documents: Documents, seal: Seal) -> bool:
@@ -44,12 +44,12 @@ def reload_unfinished(ledger: Ledger, store: ResultsStore, documents: Documents,
             continue
         try:
             found = tuple(documents(plan))
-        except ProblemAnswer as unknown:  # of another server, or of one person's `eval` in the same folder
-            log.debug("%s is not ours to go on with: %s", plan.id, unknown)
-            continue
-        except TargetUnreachable as away:
-            log.warning("%s is unfinished, and its evaluations cannot be read: %s", plan.id, away)
-            whole = False
+        except (PlatformError, OperatorError) as trouble:
+            if _is_for_good(trouble):  # of another server, or of one person's `eval` in the same folder
+                log.debug("%s is not ours to go on with: %s", plan.id, trouble)
+            else:
+                log.warning("%s is unfinished, and its evaluations cannot be read: %s", plan.id, trouble)
+                whole = False
             continue
         if any(document["status"] == "running" for document in found):
             try:
@@ -60,3 +60,10 @@ def reload_unfinished(ledger: Ledger, store: ResultsStore, documents: Documents,
             log.warning("the broker does not know %s, which is unfinished: it goes back on the books", plan.id)
             put_on_books(ledger, Opened(plan, found, True, ""), store)
     return whole
+
+
+def _is_for_good(trouble: PlatformError | OperatorError) -> bool:
+    """Would it say the same if it were asked again? Nobody here has a key for it, or it knows no such evaluation."""
+    if isinstance(trouble, ProblemAnswer):
+        return trouble.status < 500 and trouble.status != 429
+    return isinstance(trouble, OperatorError)

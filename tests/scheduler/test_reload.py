@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from evalfleet.artifact import finish
-from evalfleet.errors import ProblemAnswer, TargetUnreachable
+from evalfleet.errors import (
+    CredentialError,
+    EvalfleetError,
+    PlatformError,
+    ProblemAnswer,
+    TargetUnreachable,
+    UnreadableAnswer,
+)
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Plan
 from evalfleet.seal import Seal
@@ -64,11 +71,20 @@ async def test_what_has_ended_or_is_under_way_stays_as_it_is(tree: Tree, ledger:
     assert ledger.edition(running.plan.id) == edition
 
 
-async def test_a_target_that_does_not_answer_is_asked_again(tree: Tree, ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        TargetUnreachable("nobody is there"),
+        ProblemAnswer(503, "", "its server is not there"),
+        UnreadableAnswer("a page of a proxy"),
+    ],
+    ids=["silence", "503", "a proxy"],
+)
+async def test_a_target_that_does_not_answer_is_asked_again(tree: Tree, ledger: Ledger, trouble: PlatformError) -> None:
     opened = await tree.open()
 
     def away(_plan: Plan) -> Sequence[Mapping[str, Any]]:
-        raise TargetUnreachable("nobody is there")
+        raise trouble
 
     assert not await asyncio.to_thread(reload_unfinished, ledger, tree.store, away, tree.seal)
     assert ledger.submissions() == []
@@ -76,13 +92,20 @@ async def test_a_target_that_does_not_answer_is_asked_again(tree: Tree, ledger: 
     assert ledger.submissions() == [opened.plan.id]
 
 
-async def test_another_servers_submission_in_the_same_folder_is_passed_over(tree: Tree, ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    "trouble",
+    [ProblemAnswer(404, "not_found", "no such evaluation"), CredentialError("SPLOX_API_KEY is not set")],
+    ids=["unknown", "no key"],
+)
+async def test_another_servers_submission_in_the_same_folder_is_passed_over(
+    tree: Tree, ledger: Ledger, trouble: EvalfleetError
+) -> None:
     await tree.open()
     (tree.store.root / "20260101T000000Z-abcdefgh").mkdir()
     (tree.store.root / "20260101T000000Z-abcdefgh/suite.json").write_text("{")
 
     def unknown(_plan: Plan) -> Sequence[Mapping[str, Any]]:
-        raise ProblemAnswer(404, "not_found", "no such evaluation")
+        raise trouble
 
     assert await asyncio.to_thread(reload_unfinished, ledger, tree.store, unknown, tree.seal)
     assert ledger.submissions() == []
