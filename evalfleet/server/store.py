@@ -175,8 +175,9 @@ class Store:
                 return fn(connection)
 
     def _connect(self, how: Callable[[Engine], Connection]) -> Connection:
-        if self._away is not None and time.monotonic() - self._away[0] < ASKED_AGAIN:
-            raise self._away[1]
+        away = self._away  # once: another thread may say meanwhile that it is back
+        if away is not None and time.monotonic() - away[0] < ASKED_AGAIN:
+            raise away[1]
         try:
             connection = how(self._engine)
         except DBAPIError as problem:
