@@ -72,10 +72,14 @@ class Scratch:
     async def sweep(self) -> None:
         """Remove the copies of chats that were idle for `IDLE` seconds."""
         for name in [name for name in self._used if self._idle(name)]:
-            async with self._locks[name]:
+            if (lock := self._locks.get(name)) is None:
+                continue  # another sweep was faster
+            async with lock:
                 if self._idle(name):
                     del self._used[name]
                     await asyncio.to_thread(_remove, self._folder / name)
+                    if name not in self._busy:  # else somebody waits for this very lock
+                        del self._locks[name]
 
     def _idle(self, name: str) -> bool:
         return name in self._used and name not in self._busy and self._clock() - self._used[name] > IDLE

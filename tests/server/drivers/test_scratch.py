@@ -94,6 +94,17 @@ async def test_an_idle_copy_goes_and_one_in_use_stays(tree: Path, tmp_path: Path
     assert (again, (again / "agent.py").exists()) == (idle, True)
 
 
+async def test_of_a_chat_whose_copy_has_gone_nothing_is_remembered(tree: Path, tmp_path: Path) -> None:
+    now = [0.0]
+    scratch = Scratch(tree, tmp_path / "scratch", clock=lambda: now[0])
+    for chat in ("chat_1", "chat_2"):
+        await scratch.enter(chat)
+        scratch.leave(chat)
+    now[0] = IDLE + 1
+    await asyncio.gather(scratch.sweep(), scratch.sweep())
+    assert (scratch._used, scratch._busy, scratch._locks) == ({}, {}, {})
+
+
 async def test_what_a_killed_server_left_goes_and_another_trees_copies_stay(tree: Path, tmp_path: Path) -> None:
     left = await Scratch(tree, tmp_path / "scratch").enter("chat_left")
     (tmp_path / "other").mkdir()
