@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evalfleet.checks.case import Scenario, case_key
+from evalfleet.credentials import DEFAULT
 from evalfleet.quarantine import Quarantine
 
 FORMAT = 1
@@ -108,17 +109,26 @@ class PlannedCase:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTarget:
-    """Where runs are made. `base_url` None: the server of this submission, known from the environment."""
+    """Where runs are made. `base_url` None: the server of this submission, known from the environment. `profile` names
+    the platform's key, which whoever makes calls has in its environment (`evalfleet.credentials`)."""
 
     base_url: str | None
     harness_id: str
     machine_id: str | None
     harness: str
+    profile: str = DEFAULT
 
     @property
     def name(self) -> str:
         """What it is called beside those of other submissions: two with one name bear runs together."""
-        return self.base_url or "server"
+        if self.base_url is None:
+            return "server"
+        return self.base_url if self.profile == DEFAULT else f"{self.base_url} as {self.profile}"
+
+    @property
+    def account(self) -> str | None:
+        """Who has to hold its key: a profile; None: whoever knows the fleet's own server."""
+        return None if self.base_url is None else self.profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +311,7 @@ class Plan:
                 "harness_id": self.target.harness_id,
                 "machine_id": self.target.machine_id,
                 "harness": self.target.harness,
+                **({} if self.target.profile == DEFAULT else {"profile": self.target.profile}),
             },
             "commit": self.commit,
             "concurrency": self.concurrency,
@@ -380,7 +391,13 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
         evalfleet=str(document["evalfleet"]),
         suite=str(document["suite"]),
         artifact=str(document["artifact"]),
-        target=PlannedTarget(target["base_url"], target["harness_id"], target["machine_id"], target["harness"]),
+        target=PlannedTarget(
+            target["base_url"],
+            target["harness_id"],
+            target["machine_id"],
+            target["harness"],
+            target.get("profile", DEFAULT),
+        ),
         commit=str(document["commit"]),
         concurrency=int(document["concurrency"]),
         limits=Limits(

@@ -49,6 +49,13 @@ class Seal:
             )
         return plan
 
+    def vouches_for(self, plan: Plan) -> bool:
+        """Did somebody with our key sign it?"""
+        try:
+            return self.key is not None and self.check(plan.id, plan) is plan
+        except PlanRefused:
+            return False
+
     def _signature(self, plan: Plan) -> str:
         assert self.key is not None
         signed = b"evalfleet plan\n" + replace(plan, signature=None).dumps()

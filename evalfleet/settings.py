@@ -11,12 +11,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from evalfleet.credentials import DEFAULT, KEY, URL, key_variable, profile_of, same_address, url_variable
 from evalfleet.errors import CredentialError, SettingError
 from evalfleet.logs import FORMATS
 from evalfleet.tomlfields import url_fault
+
+if TYPE_CHECKING:
+    from evalfleet.plan import PlannedTarget
 
 VARIABLES: Final[Mapping[str, str]] = {
     "EVALFLEET_BROKER_URL": "Redis or Valkey: redis://, rediss:// or unix:///path",
@@ -36,8 +40,10 @@ VARIABLES: Final[Mapping[str, str]] = {
     "EVALFLEET_PLAN_KEY": "the secret with which a fleet signs its plans",
     "EVALFLEET_TARGET_LIMIT": "runs open at once on one target, over all submissions of a fleet",
     "EVALFLEET_LIFELINE_FD": "descriptor whose end means that the command which started this part is gone",
-    "SPLOX_BASE_URL": "the platform's address, where [target] gives none",
-    "SPLOX_API_KEY": "the platform's key",
+    URL: "the platform's address: where its key may be sent",
+    KEY: "the platform's key",
+    f"{URL}_<PROFILE>": "the same for a profile",
+    f"{KEY}_<PROFILE>": "the same for a profile",
 }
 PLAN_KEY_LEAST = 16
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -115,7 +121,8 @@ def _database(text: str, setting: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The environment, read once at a process's start. Seconds for times; None where nothing is set."""
+    """The environment, read once at a process's start. Seconds for times; None where nothing is set. `addresses` and
+    `keys`: of platforms, by profile."""
 
     broker_url: str | None = field(default=None, repr=False)
     database_url: str | None = field(default=None, repr=False)
@@ -134,8 +141,8 @@ class Settings:
     target_limit: int | None = None
     lifeline_fd: int | None = None
     plan_key: str | None = field(default=None, repr=False)
-    splox_base_url: str | None = None
-    splox_api_key: str | None = field(default=None, repr=False)
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
@@ -163,8 +170,8 @@ class Settings:
             target_limit=read.whole("EVALFLEET_TARGET_LIMIT", 1, 1_000_000),
             lifeline_fd=read.whole("EVALFLEET_LIFELINE_FD", 0, 1_000_000),
             plan_key=read.key("EVALFLEET_PLAN_KEY", PLAN_KEY_LEAST),
-            splox_base_url=read.url("SPLOX_BASE_URL"),
-            splox_api_key=read.secret("SPLOX_API_KEY"),
+            addresses={profile: url for profile, name in read.profiles(URL) if (url := read.url(name))},
+            keys={profile: key for profile, name in read.profiles(KEY) if (key := read.secret(name))},
         )
 
     @property
@@ -186,7 +193,7 @@ class Settings:
         """What no line that is shown to others may hold."""
         urls = (urlsplit(url) for url in (self.broker_url, self.database_url) if url)
         passwords = (word for url in urls if url.password for word in (url.password, unquote(url.password)))
-        return tuple(dict.fromkeys(s for s in (self.token, self.splox_api_key, self.plan_key, *passwords) if s))
+        return tuple(dict.fromkeys(s for s in (self.token, *self.keys.values(), self.plan_key, *passwords) if s))
 
     def require_broker(self) -> Broker:
         """SettingError when this part of a fleet has no broker."""
@@ -213,11 +220,52 @@ class Settings:
             raise CredentialError("EVALFLEET_TOKEN is not set: the server takes calls with its bearer token only")
         return self.token
 
-    def require_api_key(self) -> str:
-        """The platform's key; CredentialError when `--target` has none (it is never read from evalfleet.toml)."""
-        if self.splox_api_key is None:
-            raise CredentialError("SPLOX_API_KEY is not set: --target sends runs to a platform and needs its key there")
-        return self.splox_api_key
+    @property
+    def accounts(self) -> tuple[str | None, ...]:
+        """Whom calls can be made for from here: None is the self-hosted server, the others are profiles."""
+        own = (None,) if self.base_url is not None and self.token is not None else ()
+        return (*own, *sorted(self.keys))
+
+    def address(self, profile: str) -> str | None:
+        """Where a profile's key belongs; SPLOX_BASE_URL is that of all that have none of their own."""
+        return self.addresses.get(profile, self.addresses.get(DEFAULT))
+
+    def require_key(self, profile: str) -> str:
+        """A platform's key; CredentialError names the variable that is not set. It is never in evalfleet.toml."""
+        key = self.keys.get(profile)
+        if key is None:
+            whose = "" if profile == DEFAULT else f" of the profile {profile!r}"
+            raise CredentialError(
+                f"{key_variable(profile)} is not set: runs that go to a platform need its key{whose} there"
+            )
+        return key
+
+    def contact(self, target: PlannedTarget, *, vouched: bool) -> tuple[str, str]:
+        """The address of a plan's target, and the token to send there.
+
+        `vouched`: the address is the operator's own word, by the plan's signature or by their tree. A key goes to the
+        address beside it in the environment and no other; only where none is set, to one that is vouched for.
+        CredentialError without the key, SettingError for another address.
+        """
+        if target.base_url is None:
+            return self.require_base_url(), self.require_token()
+        key = self.require_key(target.profile)
+        self.check_address(target.profile, target.base_url, vouched=vouched)
+        return target.base_url, key
+
+    def check_address(self, profile: str, base_url: str, *, vouched: bool) -> None:
+        """SettingError where a profile's key must not go there."""
+        belongs = self.address(profile)
+        if belongs is None and not vouched:
+            raise SettingError(
+                url_variable(profile),
+                f"is not set, and nobody vouches for {base_url}: it says where {key_variable(profile)} may be sent",
+            )
+        if belongs is not None and not same_address(belongs, base_url):
+            raise SettingError(
+                url_variable(profile) if profile in self.addresses else URL,
+                f"is {belongs}, and runs would go to {base_url}: {key_variable(profile)} is not sent there",
+            )
 
 
 class _Environment:
@@ -237,6 +285,18 @@ class _Environment:
                 name, "holds a blank or a character that no HTTP header may carry (its value is not shown)"
             )
         return value
+
+    def profiles(self, root: str) -> list[tuple[str, str]]:
+        """(profile, variable) of those that are set."""
+        found = []
+        for name in sorted(self.env):
+            try:
+                profile = profile_of(name, root) if self.text(name) is not None else None
+            except ValueError as error:
+                raise SettingError(name, str(error)) from error
+            if profile is not None:
+                found.append((profile, name))
+        return found
 
     def key(self, name: str, least: int) -> str | None:
         """A secret of at least so many characters."""

@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 from evalfleet.checks.near import folded
 from evalfleet.checks.place import Place
+from evalfleet.credentials import DEFAULT, is_ours, is_profile
 from evalfleet.errors import ConfigError
 from evalfleet.quarantine import Quarantine
-from evalfleet.tomlfields import ENV_NAME, Fields, Problems, looks_like_secret
+from evalfleet.tomlfields import ENV_NAME, Fields, Problems, looks_like_secret, shown
 from evalfleet.tomlplaces import read_toml
 
 CONFIG_FILE = "evalfleet.toml"
@@ -35,7 +36,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "graders": ("python", "files", "env", "network", "memory"),
     "judge": ("base_url", "model", "api_key_env", "price"),
     "judge.price": ("input", "output", "currency"),
-    "target": ("base_url", "harness_id", "machine_id"),
+    "target": ("base_url", "harness_id", "machine_id", "profile"),
     "quarantine": ("scenario", "reason", "until"),
 }
 TABLES = ("eval", "harness", "graders", "judge", "target", "quarantine")
@@ -113,11 +114,13 @@ class JudgeConfig:
 
 @dataclass(frozen=True, slots=True)
 class TargetConfig:
-    """A platform that speaks the v2 API (S40). `base_url` None: `SPLOX_BASE_URL` fills in."""
+    """A platform that speaks the v2 API (S40). `base_url` None: the environment's for `profile` fills in, which also
+    names the key there (`evalfleet.credentials`)."""
 
     base_url: str | None
     harness_id: str
     machine_id: str | None = None
+    profile: str = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +310,7 @@ def _graders(fields: Fields | None) -> GradersConfig:
     return GradersConfig(
         python=fields.text("python"),
         files=files,
-        env=fields.env_names("env"),
+        env=_passed_on(fields),
         network=fields.flag("network", False),
         memory_mb=_memory(fields),
     )
@@ -340,6 +343,14 @@ def _judge(fields: Fields | None) -> JudgeConfig | None:
     )
 
 
+def _passed_on(fields: Fields) -> tuple[str, ...]:
+    names = fields.env_names("env")
+    for name in names:
+        if is_ours(name):
+            fields.problem("env", f"{name} is evalfleet's own: no grader sees it, and t.llm needs no key")
+    return names
+
+
 def _target(fields: Fields | None) -> TargetConfig | None:
     if fields is None:
         return None
@@ -348,7 +359,15 @@ def _target(fields: Fields | None) -> TargetConfig | None:
         base_url=fields.url("base_url"),
         harness_id=fields.text("harness_id") or "",
         machine_id=fields.text("machine_id"),
+        profile=_profile(fields),
     )
+
+
+def _profile(fields: Fields) -> str:
+    name = fields.text("profile")
+    if name is not None and not is_profile(name):
+        fields.problem("profile", f"{shown(name)} names no profile: write lower-case letters, digits and `-`")
+    return name or DEFAULT
 
 
 def _quarantine(tables: list[Fields]) -> tuple[Quarantine, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from evalfleet.artifact import finish, open_artifact
 from evalfleet.contract.client import Client
+from evalfleet.credentials import token_variable
 from evalfleet.errors import (
     CredentialError,
     EvalfleetError,
@@ -113,7 +114,7 @@ class Conductor:
             return asyncio.run(main())
         except ProblemAnswer as problem:
             if problem.status == 401:
-                name = "SPLOX_API_KEY" if plan.target.base_url is not None else "EVALFLEET_TOKEN"
+                name = token_variable(plan.target.account)
                 raise CredentialError(f"{where} refuses {name}: {problem.detail}") from problem
             if problem.status in {403, 404, 422} and plan.target.base_url is not None:
                 raise OperatorError(f"{where} refuses this evaluation: {problem}; look at [target]") from problem
@@ -129,7 +130,7 @@ class Conductor:
             put_graders(self.ledger, self.store, plan)
             return books(plan, asyncio.run(self._documents(plan)), self.store)
 
-        publisher = CeleryPublisher(Broker.parse(self.endpoints.redis_url), self.ledger)
+        publisher = CeleryPublisher(Broker.parse(self.endpoints.redis_url), self.ledger, plan.target.account)
         try:
             return drive_to_end(
                 Dispatcher(self.ledger, plan, publisher, reload=reload, enough=self._enough(plan)),

@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
+from evalfleet.contract.tasks import AGGREGATE_QUEUE, GRADE_QUEUE, RUN_QUEUE, kind_of, queue_name
+from evalfleet.credentials import needs
 from evalfleet.errors import BrokerFull, EvalfleetError, StorageError, TargetUnreachable
-from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Load, Meta, Progress, Snapshot, Spent
+from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Load, Meta, Progress, Snapshot, Spent, queues_of, slots_of
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.telemetry import (
     IN_FLIGHT,
@@ -37,7 +39,7 @@ from evalfleet.telemetry import (
 )
 from scheduler.backoff import gave_out, trouble
 from scheduler.budget import notice, why_closed
-from scheduler.share import shares
+from scheduler.share import places, shares
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class Publisher(Protocol):
     def run(self, plan: str, conversations: Sequence[Conversation]) -> None: ...
     def grade(self, plan: str, attempt: Attempt) -> None: ...
     def aggregate(self, plan: str) -> None: ...
-    def queued(self, queue: str) -> int: ...
+    def queued(self, kind: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,10 @@ class Dispatcher:
         try:
             if self.target_limit is not None:
                 self.ledger.set_target_limit(self.plan.target.name, self.target_limit)
-            found = shares(self.ledger.slots(), self.ledger.compete(self.plan.id, want))
+            workers = self.ledger.workers()
+            places_here = places(slots_of(workers, queue_name(RUN_QUEUE, self.plan.target.account)))
+            competitors = self.ledger.compete(self.plan.id, min(want, places_here))
+            found = shares(slots_of(workers), competitors)
         except StorageError as full:  # what it has said before counts for a while, and so does its share
             log.warning("%s does not compete: %s", self.plan.id, full)
             return
@@ -335,14 +340,15 @@ class Dispatcher:
         if self.trouble:
             return self.trouble
         workers = self.ledger.workers()
-        queues = {queue for worker in workers for queue in str(worker.get("queues", "")).split(",")}
         if not workers:
             return "no worker is alive; start one with `evalfleet worker`"
-        absent = [
-            queue
-            for queue, wanted in (("run", published), ("grade", waiting), ("aggregate", waiting))
-            if wanted and queue not in queues
-        ]
+        account = self.plan.target.account
+        asked = ((RUN_QUEUE, published), (GRADE_QUEUE, waiting), (AGGREGATE_QUEUE, waiting))
+        taken = set().union(*map(queues_of, workers))
+        absent = [kind for kind, wanted in asked if wanted and queue_name(kind, account) not in taken]
+        able = [worker for worker in workers if any(kind_of(queue) in absent for queue in queues_of(worker))]
+        if able:  # they take such work, but of other accounts
+            return f"{needs(account)} is not set on any worker that could take its messages: {_named(able)}"
         if absent:
             return f"no worker takes the queue {' or '.join(absent)}"
         if waiting:
@@ -360,6 +366,12 @@ class Dispatcher:
             self.plan, books.done, spent=books.spent, deadline=self._deadline, paused=self._paused, replay=True
         )
         self._reconcile_at = 0.0
+
+
+def _named(workers: Sequence[Mapping[str, Any]]) -> str:
+    """As their logs name them."""
+    names = sorted(f"{worker['host']}-{worker['pid']}-{worker['incarnation'][:8]}" for worker in workers)
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def drive(

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evalfleet import lifeline
+from evalfleet.credentials import DEFAULT, KEY, URL, key_variable, url_variable
 from evalfleet.errors import EvalfleetError, StorageError, UnfitHost
 from scheduler import pid_files, valkey
 from scheduler.part import Launch, Part
@@ -60,6 +61,7 @@ class Target:
 
     base_url: str
     token: str = field(repr=False)
+    profile: str = DEFAULT
 
 
 class Stack:
@@ -192,11 +194,14 @@ class Stack:
             if with_server:
                 self._add("server", self._programs.server(setup), ours, lambda line: "listening on" in line.lower())
             if with_worker:
+                ours = {name: value for name, value in ours.items() if not name.startswith((KEY, URL))}
                 ours |= {
                     "EVALFLEET_BASE_URL": endpoints.base_url,
                     "EVALFLEET_BROKER_URL": endpoints.redis_url,
                     "EVALFLEET_RESULTS_URL": str(results),
                 }
+                if target is not None:  # that key, and where this command has found that it may go
+                    ours |= {key_variable(target.profile): target.token, url_variable(target.profile): target.base_url}
                 self._add("worker", self._programs.worker(setup), ours, None)
             return endpoints
 

@@ -185,7 +185,7 @@ def _run(
     began = time.monotonic()
     ledgers: list[Ledger] = []
     with Interrupts() as interrupts, _stack(config, options, reporter, ledgers) as stack:
-        target = _target(plan, options)
+        target = _target(plan, config, options)
         deadline = time.monotonic() + START_WITHIN
         endpoints = stack.launch(
             commit=plan.commit,
@@ -213,10 +213,18 @@ def _run(
         return result
 
 
-def _target(plan: Plan, options: Options) -> Target | None:
+def _target(plan: Plan, config: TreeConfig, options: Options) -> Target | None:
     if plan.target.base_url is None:
         return None
-    return Target(plan.target.base_url, Settings.from_env(options.environment).require_api_key())
+    return Target(*contact_of(plan, config, Settings.from_env(options.environment)), plan.target.profile)
+
+
+def contact_of(plan: Plan, config: TreeConfig, settings: Settings) -> tuple[str, str]:
+    """Address and key of the platform that a plan in this tree's results names; raises what `Settings.contact` does.
+    The tree's own `[target]` vouches for an address: an artifact may have come from elsewhere."""
+    target = config.target
+    its_own = target is not None and (target.base_url, target.profile) == (plan.target.base_url, plan.target.profile)
+    return settings.contact(plan.target, vouched=its_own)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 `submit` puts a plan on the books and returns. `run_scheduler` drives every submission on the books, one thread each
 under a short lock, so that several schedulers share them (`scheduler.watch` shows how far one is). Where things are
-comes from the environment: EVALFLEET_BROKER_URL, EVALFLEET_BASE_URL with EVALFLEET_TOKEN (or SPLOX_API_KEY),
+comes from the environment: EVALFLEET_BROKER_URL, EVALFLEET_BASE_URL with EVALFLEET_TOKEN (or a platform's keys),
 EVALFLEET_RESULTS_URL (docs/fleet.md).
 """
 
@@ -22,7 +22,8 @@ from typing import Any
 
 from evalfleet.artifact import finish, open_artifact
 from evalfleet.contract.client import Client
-from evalfleet.contract.tasks import QUEUES
+from evalfleet.contract.tasks import QUEUES, queue_name
+from evalfleet.credentials import token_variable
 from evalfleet.errors import (
     BrokerFull,
     CredentialError,
@@ -31,16 +32,17 @@ from evalfleet.errors import (
     PlanRefused,
     PlatformError,
     ProblemAnswer,
+    SettingError,
     TargetUnreachable,
 )
-from evalfleet.ledger import Ledger
+from evalfleet.ledger import Ledger, queues_of
 from evalfleet.logs import about, log_to_stderr, tell_about_submissions
 from evalfleet.plan import Plan
 from evalfleet.quarantine import in_force
 from evalfleet.queue import sent_at
 from evalfleet.results import ResultsStore, shared_results
 from evalfleet.seal import REFUSED, Seal
-from evalfleet.settings import Settings
+from evalfleet.settings import Broker, Settings
 from evalfleet.telemetry import (
     BROKER_AWAY,
     BROKER_BYTES,
@@ -84,11 +86,12 @@ def submit(prepared: Prepared, options: Options, settings: Settings, *, words: S
     store.check()
     broker = settings.require_broker()
     ledger = Ledger(broker.redis_url)
+    where, token = settings.contact(prepared.plan.target, vouched=True)  # the tree's own [target]
     try:
         ledger.check_broker()
 
         async def main() -> Opened:
-            async with client_for(settings, prepared.plan, retry_for=CONTACT_S) as client:
+            async with Client(where, token, retry_for=CONTACT_S) as client:
                 plan = await with_harness(client, prepared.plan)
                 return await open_submission(
                     client,
@@ -103,7 +106,7 @@ def submit(prepared: Prepared, options: Options, settings: Settings, *, words: S
                     seal=Seal(settings.plan_key),
                 )
 
-        opened = _in_the_operators_words(main, prepared.plan, settings)
+        opened = _in_the_operators_words(main, prepared.plan, where)
         put_bundle(store, opened.plan, prepared.bundle)
         put_on_books(ledger, opened, store)
         return opened
@@ -111,13 +114,12 @@ def submit(prepared: Prepared, options: Options, settings: Settings, *, words: S
         ledger.close()
 
 
-def _in_the_operators_words(main: Callable[[], Coroutine[Any, Any, Opened]], plan: Plan, settings: Settings) -> Opened:
-    where = plan.target.base_url or settings.require_base_url()
+def _in_the_operators_words(main: Callable[[], Coroutine[Any, Any, Opened]], plan: Plan, where: str) -> Opened:
     try:
         return asyncio.run(main())
     except ProblemAnswer as problem:
         if problem.status == 401:
-            name = "EVALFLEET_TOKEN" if plan.target.base_url is None else "SPLOX_API_KEY"
+            name = token_variable(plan.target.account)
             raise CredentialError(f"{where} refuses {name}: {problem.detail}") from problem
         if problem.status == 422 and "harness_commit" in str(problem) and plan.target.base_url is None:
             raise OperatorError(
@@ -163,6 +165,7 @@ class _Drivers:
     def __init__(self, ledger: Ledger, owner: str, settings: Settings, interrupts: Interrupts) -> None:
         self.ledger, self.owner, self.settings, self.interrupts = ledger, owner, settings, interrupts
         self.running: dict[str, _Driver] = {}
+        self.queues = set(QUEUES)
         self.again_at: dict[str, float] = {}
         self.sweep_at = 0.0
         self.away = ""
@@ -228,8 +231,10 @@ class _Drivers:
 
     def _measure(self) -> None:
         SUBMISSIONS.set(len(self.running))
-        WORKERS.set(len(self.ledger.workers()))
-        for queue in QUEUES:
+        workers = self.ledger.workers()
+        WORKERS.set(len(workers))
+        self.queues.update(*map(queues_of, workers), *(driver.queues for driver in self.running.values()))
+        for queue in self.queues:
             QUEUED.labels(queue).set(self.ledger.queue_length(queue))
             oldest = self.ledger.oldest_message(queue)
             sent = None if oldest is None else sent_at(oldest)
@@ -254,17 +259,17 @@ class _Driver:
         self.settings = settings
         self.interrupts = interrupts
         self.failed = True
-        self.said = ""
+        self.said: str | None = None
+        self.queues: tuple[str, ...] = ()
         self.thread = threading.Thread(target=self._main, name=f"drive-{submission[-8:]}", daemon=True)
         self.thread.start()
 
     def _main(self) -> None:
         broker = self.settings.require_broker()
         ledger = Ledger(broker.redis_url)
-        publisher = CeleryPublisher(broker, ledger)
         try:
             with about(submission=self.submission):
-                self._drive(ledger, publisher)
+                self._drive(ledger, broker)
             self.failed = False
         except EvalfleetError as error:
             log.error("%s: %s", self.submission, error)  # noqa: TRY400  - the sentence is enough
@@ -272,16 +277,19 @@ class _Driver:
             forget_submission(self.submission)
             with contextlib.suppress(EvalfleetError):  # it runs out by itself
                 ledger.unlock(f"drive:{self.submission}", self.owner)
-            publisher.close()
             ledger.close()
 
-    def _drive(self, ledger: Ledger, publisher: CeleryPublisher) -> None:
+    def _drive(self, ledger: Ledger, broker: Broker) -> None:
         store = shared_results(self.settings.require_results_url())
         try:
             plan = ledger.plan(self.submission)
             if plan is not None:
                 Seal(self.settings.plan_key).check(self.submission, plan)
-        except PlanRefused as refused:  # what is in the artifact is whole: the same submit goes on with it
+                self.settings.contact(plan.target, vouched=self.settings.plan_key is not None)
+        except CredentialError as lacking:  # another scheduler may have the key; this one looks again after a while
+            ledger.say(self.submission, f"scheduler {self.owner}: {lacking}")
+            raise
+        except (PlanRefused, SettingError) as refused:  # its artifact is whole: the same submit goes on
             log.error("%s", refused)  # noqa: TRY400  - the sentence is enough
             ledger.end(self.submission, "stopped", refused.message, REFUSED)
             ledger.retire(self.submission)
@@ -291,6 +299,7 @@ class _Driver:
             ledger.forget(self.submission)
             return
         total = sum(1 for _ in plan.all_attempts())
+        self.queues = tuple(queue_name(kind, plan.target.account) for kind in QUEUES)
         log.info("driving %s: %d attempts, %d at once", plan.id, total, plan.concurrency)
 
         def reload() -> Books:
@@ -306,9 +315,11 @@ class _Driver:
                 self._log(str(away))  # whether the lock is still ours is asked again when the broker answers
             return self.interrupts.first is not None or not mine
 
-        ended = drive(
-            Dispatcher(ledger, plan, publisher, reload=reload, target_limit=self.settings.target_limit), tick=tick
-        )
+        publisher = CeleryPublisher(broker, ledger, plan.target.account)
+        with contextlib.closing(publisher):
+            ended = drive(
+                Dispatcher(ledger, plan, publisher, reload=reload, target_limit=self.settings.target_limit), tick=tick
+            )
         forget_target(plan.target.name)
         if ended.state == "left":
             log.info("%s is left as it stands", plan.id)
@@ -374,6 +385,7 @@ def end(settings: Settings, plan: Plan, evaluations: Sequence[Mapping[str, Any]]
 
 
 def client_for(settings: Settings, plan: Plan, *, retry_for: float = 60.0) -> Client:
-    if plan.target.base_url is None:
-        return Client(settings.require_base_url(), settings.require_token(), retry_for=retry_for)
-    return Client(plan.target.base_url, settings.require_api_key(), retry_for=retry_for)
+    """For the calls of a plan as it stands in the books or in the results, which others may write to. Raises what
+    `Settings.contact` does."""
+    where, token = settings.contact(plan.target, vouched=Seal(settings.plan_key).vouches_for(plan))
+    return Client(where, token, retry_for=retry_for)

@@ -21,6 +21,7 @@ from evalfleet.checks.hook_trace import HookPoint, hook_trace, never_reached
 from evalfleet.checks.near import near_name
 from evalfleet.checks.trial import HookCall, Trial, hook_calls
 from evalfleet.contract.client import Client
+from evalfleet.credentials import key_variable
 from evalfleet.errors import CredentialError, OperatorError, ProblemAnswer, TargetUnreachable, UsageError
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig, tree_commit
@@ -66,8 +67,10 @@ def trace_run(run: str | None, config: TreeConfig, options: Options, *, on_targe
     if on_target:
         check_target(config, options.environment)
         assert config.target is not None
-        base_url = config.target.base_url or settings.splox_base_url or ""
-        return _ask(base_url, settings.require_api_key(), "SPLOX_API_KEY", run, config.target.harness_id, "")
+        profile = config.target.profile
+        base_url = config.target.base_url or settings.address(profile) or ""
+        key = settings.require_key(profile)
+        return _ask(base_url, key, key_variable(profile), run, config.target.harness_id, "")
     name = "" if config.harness is None else config.harness.name
     if settings.base_url is not None:
         return _ask(settings.base_url, settings.require_token(), "EVALFLEET_TOKEN", run, None, name)

@@ -13,7 +13,7 @@ from evalfleet.results import FolderResults, ResultsStore, results_store, shared
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig
 from scheduler.embedded import Stack
-from scheduler.evaluate import Options, state_folder
+from scheduler.evaluate import Options, contact_of, state_folder
 from scheduler.layout import clean
 from scheduler.prepare import Prepared
 from scheduler.submissions import Submission, Submissions
@@ -131,8 +131,7 @@ def cancel_submission(config: TreeConfig, text: str, options: Options) -> str:
             return [await client.cancel_evaluation(evaluation) for evaluation in record.evaluations if evaluation]
 
     if plan is not None and plan.target.base_url is not None:
-        key = Settings.from_env(options.environment).require_api_key()
-        ended = asyncio.run(main(plan.target.base_url, key))
+        ended = asyncio.run(main(*contact_of(plan, config, Settings.from_env(options.environment))))
     elif record.server:  # a fleet's: its aggregator sees that the evaluation is over, and ends the submission there
         ended = asyncio.run(main(record.server, Settings.from_env(options.environment).require_token()))
     else:

@@ -55,7 +55,7 @@ def make_pin(
     parts = {f"suite {evaluation.suite.key}": evaluation.suite.version for evaluation in evaluations}
     parts["trials"] = ",".join(str(evaluation.k) for evaluation in evaluations)
     # The embedded server gives a harness its id; on a platform the id is the harness, and the platform part of it.
-    parts["harness"] = target.harness if target.base_url is None else f"{target.base_url} {target.harness_id}"
+    parts["harness"] = target.harness if target.base_url is None else f"{target.name} {target.harness_id}"
     if server is not None:
         parts["server"] = server
     parts["machine"] = target.machine_id or ""

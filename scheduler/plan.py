@@ -300,7 +300,7 @@ def render_plan(plan: Plan, recorded: Collection[Attempt] = ()) -> str:
     ]
     scored = len({(attempt.case, attempt.scenario) for attempt in attempts})
     conversations = sum(1 for _ in plan.conversations())
-    where = plan.target.base_url or "here"
+    where = "here" if plan.target.base_url is None else plan.target.name
     files = [case for case in plan.cases if case.name != DRAFT]
     drafts = " and a draft" if len(files) < len(plan.cases) else ""
     context = plan.context_turns()

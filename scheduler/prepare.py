@@ -13,6 +13,7 @@ from pathlib import Path
 
 from evalfleet.checks.case import Case, load_suite, parse_case
 from evalfleet.checks.duration import seconds_of
+from evalfleet.credentials import url_variable
 from evalfleet.errors import UsageError
 from evalfleet.graders.bundle import Bundle, build_bundle
 from evalfleet.graders.check import resolve_python
@@ -215,10 +216,10 @@ def _target(config: TreeConfig, settings: Settings, *, on_target: bool) -> Plann
             raise UsageError(
                 "--target needs a [target] in evalfleet.toml: base_url and harness_id of the platform's harness"
             )
-        base_url = target.base_url or settings.splox_base_url
+        base_url = target.base_url or settings.address(target.profile)
         if base_url is None:
-            raise UsageError("[target] has no base_url, and SPLOX_BASE_URL is not set")
+            raise UsageError(f"[target] has no base_url, and {url_variable(target.profile)} is not set")
         name = config.harness.name if config.harness is not None else target.harness_id
-        return PlannedTarget(base_url, target.harness_id, target.machine_id, name)
+        return PlannedTarget(base_url, target.harness_id, target.machine_id, name, target.profile)
     assert config.harness is not None
     return PlannedTarget(None, "", None, config.harness.name)

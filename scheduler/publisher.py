@@ -21,6 +21,7 @@ from evalfleet.contract.tasks import (
     RUN_TASK,
     AggregateOrder,
     GradeOrder,
+    queue_name,
     run_order,
 )
 from evalfleet.errors import TargetUnreachable
@@ -32,10 +33,12 @@ from evalfleet.telemetry import PUBLISHED
 
 
 class CeleryPublisher:
-    """Sends run, grade and aggregate messages. One conversation a message: whoever is free takes the next."""
+    """Sends run, grade and aggregate messages of plans of one account. One conversation a message: whoever is free
+    takes the next."""
 
-    def __init__(self, broker: Broker, ledger: Ledger) -> None:
+    def __init__(self, broker: Broker, ledger: Ledger, account: str | None = None) -> None:
         self.broker = broker
+        self.account = account
         self.ledger = ledger
         self.app = Celery("evalfleet", set_as_current=False)
         self.app.conf.update(celery_config(broker.celery_url, prefix=ledger.prefix))
@@ -56,9 +59,9 @@ class CeleryPublisher:
         with self._producer() as producer:
             self._send(AGGREGATE_TASK, AGGREGATE_QUEUE, AggregateOrder(plan).payload(), producer)
 
-    def queued(self, queue: str) -> int:
-        """Messages in a queue that no worker has taken."""
-        return self.ledger.queue_length(queue)
+    def queued(self, kind: str) -> int:
+        """Messages of a kind that no worker has taken."""
+        return self.ledger.queue_length(queue_name(kind, self.account))
 
     def close(self) -> None:
         self.app.close()
@@ -66,7 +69,8 @@ class CeleryPublisher:
     def _producer(self) -> Any:
         return self.app.producer_or_acquire()
 
-    def _send(self, task: str, queue: str, payload: dict[str, Any], producer: Any) -> None:
+    def _send(self, task: str, kind: str, payload: dict[str, Any], producer: Any) -> None:
+        queue = queue_name(kind, self.account)
         try:
             self.app.send_task(
                 task,

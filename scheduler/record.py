@@ -23,7 +23,7 @@ from evalfleet.results import FolderResults
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig
 from scheduler.embedded import Stack
-from scheduler.evaluate import Options, state_folder
+from scheduler.evaluate import Options, contact_of, state_folder
 from scheduler.submissions import Submissions
 from scheduler.submit import created_evaluation
 
@@ -45,7 +45,7 @@ def server_of(plan: Plan, config: TreeConfig, options: Options, store: FolderRes
     else this tree's own, which is started for it."""
     settings = Settings.from_env(options.environment)
     if plan.target.base_url is not None:
-        yield Server(plan.target.base_url, settings.require_api_key(), plan.target.base_url)
+        yield Server(*contact_of(plan, config, settings), plan.target.name)
         return
     origin = plan.rescored_from or plan.id
     records = Submissions(state_folder(config, options)).all()

@@ -38,6 +38,7 @@ from evalfleet.plan import Plan
 from evalfleet.server.judge import Judge
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig
+from scheduler.evaluate import contact_of
 from scheduler.score import Played, Today, judged_line
 
 AT_ONCE = 4
@@ -174,7 +175,7 @@ async def _judges(
     stack: contextlib.AsyncExitStack,
 ) -> Callable[[Mapping[str, Any]], LlmCall | None]:
     if plan.target.base_url is not None:
-        client = await stack.enter_async_context(Client(plan.target.base_url, settings.require_api_key()))
+        client = await stack.enter_async_context(Client(*contact_of(plan, config, settings)))
         return lambda line: platform_judge(client, str(line["run_id"])) if line.get("run_id") else None
     judge = Judge(config.judge, environ=environment)
     stack.push_async_callback(judge.aclose)

@@ -46,7 +46,8 @@ def reload_unfinished(ledger: Ledger, store: ResultsStore, documents: Documents,
             found = tuple(documents(plan))
         except (PlatformError, OperatorError) as trouble:
             if _is_for_good(trouble):  # of another server, or of one person's `eval` in the same folder
-                log.debug("%s is not ours to go on with: %s", plan.id, trouble)
+                level = logging.WARNING if isinstance(trouble, OperatorError) else logging.DEBUG
+                log.log(level, "%s is not ours to go on with: %s", plan.id, trouble)
             else:
                 log.warning("%s is unfinished, and its evaluations cannot be read: %s", plan.id, trouble)
                 whole = False

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from evalfleet.checks.case import Case, CaseProblem, LoadedCases, Place, case_key, load_cases
 from evalfleet.checks.expectation import Grader
 from evalfleet.checks.near import folded, near_name
+from evalfleet.credentials import url_variable
 from evalfleet.errors import (
     AuthorError,
     CaseFilesInvalid,
@@ -248,15 +249,18 @@ def check_harness(config: TreeConfig, environment: Mapping[str, str]) -> None:
 
 
 def check_target(config: TreeConfig, environment: Mapping[str, str]) -> None:
-    """What `--target` needs: a [target], its address, and the key in SPLOX_API_KEY (S40)."""
+    """What `--target` needs: a [target], its address, and the key of its profile, which may be sent there (S40)."""
     settings = Settings.from_env(environment)
     if config.target is None:
         raise UsageError(
             f"--target needs a [target] in {CONFIG_FILE}: base_url and harness_id of the platform's harness"
         )
-    if config.target.base_url is None and settings.splox_base_url is None:
-        raise UsageError(f"[target] in {CONFIG_FILE} has no base_url, and SPLOX_BASE_URL is not set")
-    settings.require_api_key()
+    profile = config.target.profile
+    base_url = config.target.base_url or settings.address(profile)
+    if base_url is None:
+        raise UsageError(f"[target] in {CONFIG_FILE} has no base_url, and {url_variable(profile)} is not set")
+    settings.require_key(profile)
+    settings.check_address(profile, base_url, vouched=True)
 
 
 def check_quarantine(config: TreeConfig, cases: Sequence[Case]) -> None:

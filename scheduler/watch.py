@@ -136,7 +136,8 @@ def why_idle(ledger: Ledger, submission: str, meta: Meta) -> str:
     if not ledger.workers():
         return "no worker is alive; start one with `evalfleet worker`"
     if ledger.lock_owner(f"drive:{submission}") is None:
-        return "no scheduler drives it; start one with `evalfleet scheduler`"
+        said = f"; the last word was: {meta.note}" if meta.note else ""
+        return f"no scheduler drives it; start one with `evalfleet scheduler`{said}"
     return meta.note
 
 

@@ -10,7 +10,8 @@ from typing import Self
 
 
 class Relay:
-    """Between `url` and the loopback port `to`. Down, it refuses connections, and those that were open are cut."""
+    """Between `url` and the loopback port `to`. Down, it refuses connections, and those that were open are cut.
+    `asked` is what clients have sent, by connection."""
 
     def __init__(self, to: int = 0) -> None:
         self.to = to
@@ -18,6 +19,7 @@ class Relay:
         self._open: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         self.port = 0
+        self.asked: list[bytearray] = []
 
     @property
     def url(self) -> str:
@@ -64,12 +66,15 @@ class Relay:
             if self._listener is not listener:  # it went down meanwhile
                 _shut(near)
                 _shut(far)
-            for one, other in ((near, far), (far, near)):
-                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+            self.asked.append(bytearray())
+            for one, other, kept in ((near, far, self.asked[-1]), (far, near, None)):
+                threading.Thread(target=self._pass_on, args=(one, other, kept), daemon=True).start()
 
-    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+    def _pass_on(self, one: socket.socket, other: socket.socket, kept: bytearray | None) -> None:
         try:
             while data := one.recv(65_536):
+                if kept is not None:
+                    kept += data
                 other.sendall(data)
         except OSError:
             pass  # one end is gone, and so will the other be

@@ -76,6 +76,11 @@ def test_a_message_is_small_and_stands_in_its_queue_under_our_prefix(valkey: str
         _, arguments, _ = json.loads(base64.b64decode(json.loads(raw)["body"]))
         assert arguments == {"payload": {"plan": "sub_0123456789ABCDEFGHJKMNPQRS", "convs": [[0, 1]]}}
         assert len(json.dumps(arguments)) < 120
+        staging = CeleryPublisher(Broker.parse(valkey), ledger, "staging")
+        staging.run("sub_0123456789ABCDEFGHJKMNPQRT", [Conversation(0, 0)])
+        assert [staging.queued(kind) for kind in ("run", "grade")] == [ledger.queue_length("run-staging"), 0] == [1, 0]
+        assert publisher.queued("run") == 2, "who has no key of that profile is not sent its messages"
+        staging.close()
     finally:
         publisher.close()
         ledger.redis.delete(*ledger.redis.keys("ef-queue-test:*"))

@@ -100,6 +100,8 @@ def test_every_setting_is_read() -> None:
             "EVALFLEET_PLAN_KEY": "sixteen-letters-",
             "SPLOX_BASE_URL": "https://p.example/api",
             "SPLOX_API_KEY": "key",
+            "SPLOX_BASE_URL_STAGING": "https://s.example/api/",
+            "SPLOX_API_KEY_STAGING": "other",
         }
     )
     assert settings == Settings(
@@ -118,8 +120,8 @@ def test_every_setting_is_read() -> None:
         queued=90,
         lifeline_fd=5,
         plan_key="sixteen-letters-",
-        splox_base_url="https://p.example/api",
-        splox_api_key="key",
+        addresses={"default": "https://p.example/api", "staging": "https://s.example/api"},
+        keys={"default": "key", "staging": "other"},
     )
     assert settings.redis_url == settings.celery_url == "redis://h:6379/0"
 
@@ -151,7 +153,7 @@ def test_no_secret_is_in_a_repr_or_a_message() -> None:
     secret = "s3cr3t-value"
     settings = Settings(
         token=secret,
-        splox_api_key=secret,
+        keys={"default": secret, "staging": secret},
         plan_key=secret,
         broker_url=f"redis://:{secret}@h",
         database_url=f"postgresql://u:{secret}@h/d",
@@ -165,6 +167,7 @@ def test_no_secret_is_in_a_repr_or_a_message() -> None:
         {"EVALFLEET_BROKER_URL": f"unix://:{secret}@relative"},
         {"EVALFLEET_TOKEN": f"two words {secret}"},
         {"SPLOX_BASE_URL": f"https://u:{secret}@h"},
+        {"SPLOX_API_KEY_STAGING": f"two words {secret}"},
         {"EVALFLEET_PLAN_KEY": secret},  # too short
     ):
         with pytest.raises(SettingError) as caught:
@@ -183,7 +186,7 @@ def test_what_a_part_cannot_do_without_is_asked_for_by_name() -> None:
     with pytest.raises(CredentialError, match="EVALFLEET_TOKEN"):
         settings.require_token()
     with pytest.raises(CredentialError, match="SPLOX_API_KEY"):
-        settings.require_api_key()
+        settings.require_key("default")
 
 
 def test_the_process_environment_is_only_read_through_from_env() -> None:

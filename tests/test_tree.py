@@ -61,6 +61,7 @@ price = { input = 0.15, output = "0.60", currency = "EUR" }
 base_url = "https://platform.example/api"
 harness_id = "h_1"
 machine_id = "m_1"
+profile = "staging"
 """
 
 
@@ -87,7 +88,7 @@ def test_every_key_of_the_file_is_read() -> None:
         ),
         graders=GradersConfig(".venv/bin/python", ("data/*.json",), ("LANG",), True, 2048),
         judge=JudgeConfig("https://judge.example/v1", "m", "JUDGE_KEY", Price(Decimal("0.15"), Decimal("0.60"), "EUR")),
-        target=TargetConfig("https://platform.example/api", "h_1", "m_1"),
+        target=TargetConfig("https://platform.example/api", "h_1", "m_1", "staging"),
     )
 
 
@@ -224,6 +225,19 @@ def test_what_is_not_toml_is_refused_with_its_place(data: bytes, wanted: str) ->
     with pytest.raises(ConfigError) as caught:
         parse_tree_config(data, root=Path("/t"))
     assert wanted in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Staging", "acme_eu", "a b", ""])
+def test_a_profile_has_one_spelling(name: str) -> None:
+    said = refusal(f'[target]\nharness_id = "h"\nprofile = "{name}"\n')
+    assert "evalfleet.toml:3:1: " in said
+    assert "profile" in said
+
+
+@pytest.mark.parametrize("name", ["EVALFLEET_TOKEN", "SPLOX_API_KEY", "SPLOX_API_KEY_STAGING"])
+def test_graders_are_passed_no_credential_of_ours(name: str) -> None:
+    said = refusal(f'[graders]\nenv = ["LANG", "{name}"]\n')
+    assert f"{name} is evalfleet's own: no grader sees it" in said
 
 
 SECRETS = [

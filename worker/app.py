@@ -36,15 +36,18 @@ from evalfleet.contract.tasks import (
     RUN_TASK,
     AggregateOrder,
     GradeOrder,
+    kind_of,
+    queue_name,
     read_aggregate,
     read_grade,
     read_run,
 )
+from evalfleet.credentials import key_variable, url_variable
 from evalfleet.errors import EvalfleetError, SettingError, UnfitHost
 from evalfleet.graders.cage import capabilities
 from evalfleet.ledger import FAULT, Ledger
 from evalfleet.logs import log_to_stderr, tell_about_submissions
-from evalfleet.plan import Attempt, Conversation
+from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.queue import celery_config, headers
 from evalfleet.results import shared_results
 from evalfleet.settings import Settings
@@ -76,12 +79,12 @@ class CeleryPublisher:
         transport: tuple[type[Exception], ...] = app.connection_for_write().recoverable_connection_errors
         self._unsent: tuple[type[Exception], ...] = (OperationalError, *transport)
 
-    def grade(self, plan: str, attempt: Attempt) -> None:
-        order = GradeOrder(plan, (attempt.case, attempt.scenario, attempt.trial))
-        self._send(GRADE_TASK, GRADE_QUEUE, order.payload())
+    def grade(self, plan: Plan, attempt: Attempt) -> None:
+        order = GradeOrder(plan.id, (attempt.case, attempt.scenario, attempt.trial))
+        self._send(GRADE_TASK, queue_name(GRADE_QUEUE, plan.target.account), order.payload())
 
-    def aggregate(self, plan: str) -> None:
-        self._send(AGGREGATE_TASK, AGGREGATE_QUEUE, AggregateOrder(plan).payload())
+    def aggregate(self, plan: Plan) -> None:
+        self._send(AGGREGATE_TASK, queue_name(AGGREGATE_QUEUE, plan.target.account), AggregateOrder(plan.id).payload())
 
     def _send(self, task: str, queue: str, payload: dict[str, Any]) -> None:
         """A message that cannot be sent is only a hint lost: the reconciler sends it again (I3)."""
@@ -167,20 +170,22 @@ def run_worker(
     check_environment(settings, queues)
     app = make_app(settings)
     intake = Intake(queues, concurrency)
-    crew = Crew(settings, CeleryPublisher(app), queues=",".join(queues), slots=concurrency)
+    names = [queue_name(kind, account) for kind in queues for account in settings.accounts]
+    crew = Crew(settings, CeleryPublisher(app), queues=",".join(names), slots=concurrency)
     add_tasks(app, crew, intake)
     crew.ledger.check_broker()
     liveness = Liveness(
         liveness_file,
-        waiting=lambda: sum(crew.ledger.queue_length(queue) for queue in queues if intake.asks(queue)),
+        waiting=lambda: sum(crew.ledger.queue_length(name) for name in names if intake.asks(kind_of(name))),
         deaf=lambda: os.kill(os.getpid(), signal.SIGTERM),
     )
     liveness.check_file()
-    name = f"worker {socket.gethostname()}-{os.getpid()}-{crew.heart.incarnation[:8]}"
     tell_about_submissions(
-        Ledger(settings.require_broker().redis_url, within=2.0).put_log, part=name, secrets=settings.secrets
+        Ledger(settings.require_broker().redis_url, within=2.0).put_log,
+        part=f"worker {crew.heart.name}",
+        secrets=settings.secrets,
     )
-    app.steps["consumer"].update({consuming(intake), _look_with(liveness)})
+    app.steps["consumer"].update({consuming(intake, names), _look_with(liveness)})
     metrics_port = serve(settings.metrics_port)
     if GRADE_QUEUE in queues and settings.lifeline_fd is None:  # nobody reads the log of a laptop's embedded one
         say_walls()
@@ -203,7 +208,7 @@ def run_worker(
         log.info(
             "worker %s takes %s, %d at once%s",
             crew.heart.incarnation,
-            ",".join(queues),
+            ",".join(names),
             concurrency,
             "" if metrics_port is None else f", metrics on port {metrics_port}",
         )
@@ -220,7 +225,7 @@ def run_worker(
     worker = app.Worker(
         pool="threads",
         concurrency=intake.threads,
-        queues=list(queues),
+        queues=names,
         hostname=f"evalfleet-{crew.heart.incarnation[:8]}@{socket.gethostname()}",
         without_heartbeat=True,
         without_mingle=True,
@@ -269,9 +274,17 @@ def _on_signals(leaving: threading.Thread) -> None:
 def check_environment(settings: Settings, queues: Sequence[str]) -> None:
     """What is missing is said at the start, not by every message. Raises SettingError or CredentialError."""
     settings.require_broker()
-    if settings.splox_api_key is None or settings.base_url is not None:
+    if not settings.keys or settings.base_url is not None:
         settings.require_base_url()
         settings.require_token()
+    if settings.plan_key is None:
+        for profile in settings.keys:
+            if settings.address(profile) is None:
+                raise SettingError(
+                    url_variable(profile),
+                    f"is not set: without EVALFLEET_PLAN_KEY a worker has to be told where {key_variable(profile)} may "
+                    "be sent",
+                )
     if AGGREGATE_QUEUE in queues:
         shared_results(settings.require_results_url()).check()
 
@@ -329,7 +342,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="evalfleet worker",
         description="Plays conversations, runs graders, records attempts. Where things are comes from the environment:"
-        " EVALFLEET_BROKER_URL, EVALFLEET_RESULTS_URL, EVALFLEET_BASE_URL with EVALFLEET_TOKEN, or SPLOX_API_KEY."
+        " EVALFLEET_BROKER_URL, EVALFLEET_RESULTS_URL, EVALFLEET_BASE_URL with EVALFLEET_TOKEN, or platforms'"
+        " keys."
         " SIGTERM or Ctrl-C: it gives back what it plays and leaves.",
     )
     add = parser.add_argument

@@ -77,7 +77,7 @@ class Grading:
                 what, None if keep else lambda ledger: release(ledger, inc=self.crew.heart.incarnation)
             )
         if next_step == "again":
-            self.crew.publisher.grade(submission, attempt)
+            self.crew.publisher.grade(plan, attempt)
 
     def _grade(self, plan: Plan, attempt: Attempt, blob: bytes) -> Literal["again", "recorded"] | None:
         """What comes of it. "again": it is to be graded again at once."""
@@ -146,7 +146,7 @@ class Grading:
         self.crew.ledger.put_note(plan.id, str(attempt), packed(line, attempt))
         self.crew.ledger.give_up(plan.id, attempt, reason, str(line["code"]))
         self.crew.ledger.drop_play(plan.id, attempt)
-        self.crew.publisher.aggregate(plan.id)
+        self.crew.publisher.aggregate(plan)
 
     def _cannot_grade(self, plan: Plan, attempt: Attempt, unfit: UnfitHost) -> None:
         """This host lost its cage twice under one call: another worker may do better, and somebody has to end it."""

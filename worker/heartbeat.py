@@ -49,6 +49,7 @@ class Heartbeat:
         self.ledger = ledger
         self.every = every
         self.info = {"host": socket.gethostname(), "pid": os.getpid(), "queues": queues, "slots": slots}
+        self.name = f"{self.info['host']}-{self.info['pid']}-{self.incarnation[:8]}"
         self._taken: set[Hashable] = set()
         self._holds: dict[Hold, Callable[[str], None]] = {}
         self._owed: dict[Hashable, Word] = {}

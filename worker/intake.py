@@ -21,7 +21,7 @@ from typing import Any
 
 from celery import bootsteps, signals
 
-from evalfleet.contract.tasks import QUEUE_OF, RUN_QUEUE
+from evalfleet.contract.tasks import QUEUE_OF, RUN_QUEUE, kind_of
 
 EXTRA = 4
 """Threads beyond the conversations, so that grading and recording never wait for a place of a run."""
@@ -30,7 +30,7 @@ EXTRA = 4
 class Intake:
     """Counts what this worker has taken and not finished, of `places` conversations and `threads` tasks in all.
 
-    `asks(queue)` is whether it would take another message of that queue. `on_free` is called, from the task's thread,
+    `asks(queue)` is whether it would take another message of that kind. `on_free` is called, from the task's thread,
     when a queue may be asked again that could not be before.
     """
 
@@ -74,8 +74,10 @@ class Intake:
                 self.on_free()
 
 
-def consuming(intake: Intake) -> type[bootsteps.StartStopStep]:
-    """The step of Celery's consumer that lets `intake` decide. It is made anew with each connection."""
+def consuming(intake: Intake, names: Sequence[str]) -> type[bootsteps.StartStopStep]:
+    """The step of Celery's consumer that lets `intake` decide. It is made anew with each connection. `names`: the
+    queues as the broker has them, several for each kind where this worker holds keys of several accounts."""
+    run_names = [name for name in names if kind_of(name) == RUN_QUEUE]
 
     class Consuming(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
         requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -86,10 +88,11 @@ def consuming(intake: Intake) -> type[bootsteps.StartStopStep]:
             first = consumer.task_consumer
             first.no_ack = True
             if intake.plays and intake.others:
-                first.cancel_by_queue(RUN_QUEUE)
+                for name in run_names:
+                    first.cancel_by_queue(name)
                 self.runs = consumer.app.amqp.TaskConsumer(
                     consumer.connection.channel(),
-                    queues=[consumer.app.amqp.queues[RUN_QUEUE]],
+                    queues=[consumer.app.amqp.queues[name] for name in run_names],
                     on_decode_error=consumer.on_decode_error,
                     no_ack=True,
                 )

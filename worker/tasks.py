@@ -21,11 +21,13 @@ from evalfleet.bulk import made_whole, packed
 from evalfleet.checks.outcome import LEFT_OUT, judge, leave_out
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
-from evalfleet.contract.tasks import RUN_QUEUE
+from evalfleet.contract.tasks import RUN_QUEUE, kind_of
 from evalfleet.errors import (
+    CredentialError,
     EvalfleetError,
     HarnessMoved,
     PlanRefused,
+    SettingError,
     StorageError,
     TargetUnreachable,
 )
@@ -66,8 +68,8 @@ TASKS_END_S = 2.0
 class Publisher(Protocol):
     """Sends the two messages that a worker makes."""
 
-    def grade(self, plan: str, attempt: Attempt) -> None: ...
-    def aggregate(self, plan: str) -> None: ...
+    def grade(self, plan: Plan, attempt: Attempt) -> None: ...
+    def aggregate(self, plan: Plan) -> None: ...
 
 
 class Crew:
@@ -85,13 +87,13 @@ class Crew:
         self._tasks = 0
         self._task_ended = threading.Condition()
         self._guard = threading.Lock()
-        self._clients: dict[str | None, Client] = {}
+        self._clients: dict[str, Client] = {}
         self._teller = Teller()
         self._plans: dict[str, tuple[str, Plan]] = {}
         self._aggregators: dict[str, Aggregator] = {}
         self.grading = Grading(self)
         self._listener = threading.Thread(target=self._listen, name="evalfleet-endings", daemon=True)
-        SLOTS.set(slots if RUN_QUEUE in queues.split(",") else 0)
+        SLOTS.set(slots if any(kind_of(queue) == RUN_QUEUE for queue in queues.split(",")) else 0)
         HELD.set_function(lambda: self.heart.held)
 
     def start(self) -> None:
@@ -201,7 +203,7 @@ class Crew:
             )
             self.heart.give_back(hold, release if mine else None)
         if isinstance(end, GaveUp):
-            self.publisher.aggregate(plan.id)
+            self.publisher.aggregate(plan)
 
     def _play(self, plan: Plan, hold: Hold, tries: list[Try]) -> GaveUp | bool:
         """True or what was given up when the conversation needs no further playing in this command; `tries` takes
@@ -292,7 +294,7 @@ class Crew:
             if not plan.limits.grade:
                 self._leave_graders_out(plan, play)
             elif self.ledger.put_play(plan.id, play.attempt, packed(play.to_json(), play.attempt)):
-                self.publisher.grade(plan.id, play.attempt)
+                self.publisher.grade(plan, play.attempt)
         else:
             judgement = judge(plan.scenario(play.attempt), play.trial, play.meaning, ())
             self.record(plan, play.attempt, attempt_line(plan, play, judgement, ()))
@@ -316,7 +318,7 @@ class Crew:
     def record(self, plan: Plan, attempt: Attempt, line: Mapping[str, Any]) -> None:
         ATTEMPTS.labels(line["outcome"]).inc()
         if self.ledger.put_record(plan.id, attempt, packed(line, attempt), line["outcome"]):
-            self.publisher.aggregate(plan.id)
+            self.publisher.aggregate(plan)
 
     # -- grade ------------------------------------------------------------------------------------------------------
 
@@ -366,7 +368,11 @@ class Crew:
             plan = self.ledger.plan(submission)
             if plan is not None:
                 self.seal.check(submission, plan)
-        except PlanRefused as refused:
+                self._contact(plan)
+        except CredentialError as lacking:  # it was sent to another queue than the one of its plan
+            log.error("this worker, %s, cannot work on %s: %s", self.heart.name, submission, lacking)  # noqa: TRY400
+            return None
+        except (PlanRefused, SettingError) as refused:
             log.error("%s", refused)  # noqa: TRY400  - the sentence is enough
             self.ledger.end(submission, "stopped", refused.message, REFUSED)
             return None
@@ -378,20 +384,17 @@ class Crew:
         return plan
 
     def client(self, plan: Plan) -> Client:
-        """One client per target and process; only ever called on the loop thread, which owns the clients.
-
-        Our own server's address and token come from the environment, as a platform's key does.
-        """
-        base = plan.target.base_url
-        client = self._clients.get(base)
+        """One client per target; only ever called on the loop thread, which owns the clients."""
+        name = plan.target.name
+        client = self._clients.get(name)
         if client is None:
-            hear = TargetEar(plan.target.name, self.ledger, self._teller).heard
-            if base is None:
-                client = Client(self.settings.require_base_url(), self.settings.require_token(), hear=hear)
-            else:
-                client = Client(base, self.settings.require_api_key(), hear=hear)
-            self._clients[base] = client
+            hear = TargetEar(name, self.ledger, self._teller).heard
+            client = self._clients[name] = Client(*self._contact(plan), hear=hear)
         return client
+
+    def _contact(self, plan: Plan) -> tuple[str, str]:
+        """Address and token; both are of this worker's environment, but for the address in a signed plan."""
+        return self.settings.contact(plan.target, vouched=self.settings.plan_key is not None)
 
 
 class _Recorder:

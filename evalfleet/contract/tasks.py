@@ -8,6 +8,8 @@ secret. Nothing here knows Celery.
 | `evalfleet.run` | `run` | `{"plan": id, "convs": [[case, trial], …]}` |
 | `evalfleet.grade` | `grade` | `{"plan": id, "attempt": [case, scenario, trial]}` |
 | `evalfleet.aggregate` | `aggregate` | `{"plan": id}` |
+
+What has to be done with a platform's key waits in a queue of that profile, such as `run-staging` (`queue_name`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,17 @@ QUEUE_OF: Final[Mapping[str, str]] = {
     GRADE_TASK: GRADE_QUEUE,
     AGGREGATE_TASK: AGGREGATE_QUEUE,
 }
+
+
+def queue_name(kind: str, account: str | None) -> str:
+    """The queue of one kind of work for one account (`PlannedTarget.account`). Only workers that hold the account's key
+    take from it: a message never comes to one that could do nothing with it."""
+    return kind if account is None else f"{kind}-{account}"
+
+
+def kind_of(queue: str) -> str:
+    """`run`, `grade` or `aggregate`."""
+    return queue.partition("-")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
+from evalfleet.credentials import is_ours
 from evalfleet.errors import UnfitHost
 from evalfleet.graders.inside import frames
 
@@ -312,7 +313,8 @@ def _exec(
 ) -> subprocess.Popen[bytes]:
     program = settings.python or sys.executable
     orders = {"root": str(root.resolve()), "network": settings.network, "scratch": str(scratch), "cages": allowed}
-    variables = {name: os.environ[name] for name in (*_KEPT_VARIABLES, *settings.env) if name in os.environ}
+    passed_on = [name for name in settings.env if not is_ours(name)]  # a plan may say anything
+    variables = {name: os.environ[name] for name in (*_KEPT_VARIABLES, *passed_on) if name in os.environ}
     try:
         return subprocess.Popen(
             [program, "-I", "-X", "utf8", str(_ZYGOTE), str(theirs.fileno()), json.dumps(orders)],

@@ -36,7 +36,7 @@ from evalfleet.ledger.broker import GRACE_MS, connect
 from evalfleet.ledger.claims import Claimed, Claims
 from evalfleet.ledger.feeding import Competitor, Feeding, Load, Progress, Snapshot
 from evalfleet.ledger.grading import JUDGE_PAUSE_MS, JUDGE_ROW, Grading, JudgeRow
-from evalfleet.ledger.liveness import HEARTBEAT_PX, Hold, Liveness
+from evalfleet.ledger.liveness import HEARTBEAT_PX, Hold, Liveness, queues_of, slots_of
 from evalfleet.ledger.log import Log
 from evalfleet.ledger.records import Records
 from evalfleet.ledger.spending import MIXED, Reading, Spending, Spent
@@ -46,6 +46,7 @@ from evalfleet.ledger.targets import Target, Targets
 __all__ = [
     "ENDED_TTL_S", "FAULT", "GRACE_MS", "HEARTBEAT_PX", "JUDGE_PAUSE_MS", "JUDGE_ROW", "MIXED", "Claimed", "Competitor",
     "Hold", "JudgeRow", "Ledger", "Load", "Meta", "Progress", "Reading", "Snapshot", "Spent", "Target", "connect",
+    "queues_of", "slots_of",
 ]  # fmt: skip
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 
+from evalfleet.contract.tasks import RUN_QUEUE, kind_of
 from evalfleet.givenup import entry
 from evalfleet.ledger.broker import GRACE_MS, Broker, guarded
 from evalfleet.plan import Attempt, Conversation
@@ -22,6 +23,20 @@ class Hold:
 
     submission: str
     conversation: Conversation
+
+
+def queues_of(worker: Mapping[str, Any]) -> set[str]:
+    """The queues that a living worker takes from."""
+    return set(str(worker.get("queues", "")).split(","))
+
+
+def slots_of(workers: Iterable[Mapping[str, Any]], queue: str | None = None) -> int:
+    """How many conversations these can play at once; with `queue`, those that take from it."""
+    return sum(
+        int(worker.get("slots", 0))
+        for worker in workers
+        if any(name == queue if queue else kind_of(name) == RUN_QUEUE for name in queues_of(worker))
+    )
 
 
 class Liveness(Broker):
@@ -58,7 +73,7 @@ class Liveness(Broker):
     @guarded
     def slots(self) -> int:
         """How many conversations all living workers together can play at once."""
-        return sum(int(w.get("slots", 0)) for w in self.workers() if "run" in str(w.get("queues", "")).split(","))
+        return slots_of(self.workers())
 
     @guarded
     def held_by(self, incarnation: str) -> set[tuple[str, Conversation | Attempt]]:

@@ -75,11 +75,16 @@ async def test_modules_of_the_tree_are_imported_from_its_root(tmp_path: Path) ->
 
 
 async def test_it_sees_no_variable_but_those_it_is_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVALFLEET_TOKEN", "hush-hush")
+    ours = ("EVALFLEET_TOKEN", "EVALFLEET_PLAN_KEY", "SPLOX_API_KEY", "SPLOX_API_KEY_STAGING", "SPLOX_API_KEY_ACME_EU")
+    for name in ours:
+        monkeypatch.setenv(name, "hush-hush")
     monkeypatch.setenv("RUBRIC", "strict")
     body = "return {'pass': True, 'why': (os.environ.get('RUBRIC'), 'hush-hush' in str(os.environ))}"
     assert await _why(tmp_path, body) == "(None, False)"
     assert await _why(tmp_path, body, GraderSettings(env=("RUBRIC", "NOT_SET"))) == "('strict', False)"
+    assert await _why(tmp_path, body, GraderSettings(env=("RUBRIC", *ours))) == "('strict', False)", (
+        "whatever a plan says"
+    )
     error = await _why(tmp_path, "return os.environ['RUBRIC']")
     assert error == (
         "KeyError: 'RUBRIC' (evals/graders/it.py, line 3); graders see no variable but those named in `env` under "

@@ -14,6 +14,7 @@ from evalfleet.ledger import JUDGE_ROW, Claimed, Ledger, Progress, Reading
 from evalfleet.plan import Attempt, Conversation, Plan
 from scheduler.dispatch import Books, Dispatcher, Ended, drive
 from scheduler.enough import Enough
+from scheduler.share import AHEAD
 from tests.test_ledger import make_plan
 
 
@@ -240,6 +241,28 @@ def test_i8_a_submission_without_progress_ends_with_the_reason(scene: Scene) -> 
     assert ended is not None
     assert (ended.state, ended.code) == ("stopped", "stalled")
     assert "no worker is alive" in ended.reason
+
+
+def test_what_no_worker_has_the_key_for_is_sent_to_none_and_says_which_variable_is_not_set_where(scene: Scene) -> None:
+    target = replace(scene.plan.target, base_url="https://p.example/api", profile="acme-eu")
+    cases = tuple(replace(scene.plan.cases[0], name=f"c{number}") for number in range(4))
+    scene.plan = replace(scene.plan, id="sub_of_another_account", target=target, concurrency=20, cases=cases)
+    scene.ledger.add(scene.plan, {})
+    scene.dispatcher = scene.another()
+    busy = {"host": "box", "pid": 7, "slots": 64}
+    scene.ledger.declare_dead("w")
+    scene.ledger.beat("f" * 32, {**busy, "queues": "run,run-default,run-acme"}, [])
+    scene.ledger.beat("e" * 32, {**busy, "queues": "grade,grade-acme-eu"}, [])
+    scene.step()
+    assert len(scene.wire.runs) == AHEAD, "the places of others are not its own"
+    scene.step()
+    scene.step(31)
+    wanted = "SPLOX_API_KEY_ACME_EU is not set on any worker that could take its messages: box-7-ffffffff"
+    assert scene.dispatcher.note == wanted
+    scene.ledger.beat("d" * 32, {**busy, "pid": 8, "queues": "run-acme-eu"}, [])
+    scene.take("d" * 32)
+    scene.step(1)
+    assert scene.dispatcher.note == ""
 
 
 def test_i8_a_long_run_is_not_a_stall(scene: Scene) -> None:

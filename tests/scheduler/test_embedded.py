@@ -117,8 +117,10 @@ def test_the_parts_get_the_addresses_and_the_token_by_their_environment_only(tmp
     """
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ["PYTHONPATH"], "MINE": "1"}
     env |= {"EVALFLEET_METRICS_PORT": "9100", "EVALFLEET_STALL": "60"}
+    env |= {"SPLOX_API_KEY": "of-another", "SPLOX_API_KEY_PROD": "of-another", "SPLOX_BASE_URL": "https://another"}
     with Stack(tmp_path, programs=stand_ins(worker=python(shows))) as stack:
-        endpoints = begin(stack, with_server=False, target=Target("https://platform/api", "key-of-the-target"), env=env)
+        target = Target("https://platform/api", "key-of-the-target", "staging")
+        endpoints = begin(stack, with_server=False, target=target, env=env)
         log = stack.state / "logs/worker.log"
         assert await_true(lambda: log.read_text().endswith("\n"))
         told, shown = json.loads(log.read_text())
@@ -126,6 +128,10 @@ def test_the_parts_get_the_addresses_and_the_token_by_their_environment_only(tmp
     assert endpoints.token == told["EVALFLEET_TOKEN"] == "key-of-the-target"
     assert told["EVALFLEET_BROKER_URL"] == endpoints.redis_url
     assert told["EVALFLEET_RESULTS_URL"] == str(tmp_path / "results")
+    assert {name: value for name, value in told.items() if name.startswith("SPLOX_")} == {
+        "SPLOX_API_KEY_STAGING": "key-of-the-target",
+        "SPLOX_BASE_URL_STAGING": "https://platform/api",
+    }
     assert told["MINE"] == "1"
     assert told["EVALFLEET_STALL"] == "60"
     assert "EVALFLEET_METRICS_PORT" not in told

@@ -180,6 +180,21 @@ def test_a_target_needs_its_settings_and_its_key_s40(tree: Path) -> None:
     assert validate(tree, target=True, environment={**environment, "SPLOX_API_KEY": "k"}).ok
 
 
+def test_a_target_of_a_profile_needs_that_profiles_key_and_an_address_that_is_its_own(tree: Path) -> None:
+    settings(tree, "[target]\nharness_id = 'h_1'\nprofile = 'acme-eu'\n")
+    keys = {"SPLOX_API_KEY": "k", "SPLOX_API_KEY_OTHER": "k"}
+    said = validate(tree, target=True, environment=keys).render()
+    assert "SPLOX_BASE_URL_ACME_EU is not set" in said
+    address = {"SPLOX_BASE_URL_ACME_EU": "https://p.example/api"}
+    said = validate(tree, target=True, environment={**keys, **address}).render()
+    assert "SPLOX_API_KEY_ACME_EU is not set: runs that go to a platform need its key of the profile 'acme-eu'" in said
+    whole = {**keys, **address, "SPLOX_API_KEY_ACME_EU": "k"}
+    assert validate(tree, target=True, environment=whole).ok
+    settings(tree, "[target]\nharness_id = 'h_1'\nprofile = 'acme-eu'\nbase_url = 'https://q.example/api'\n")
+    said = validate(tree, target=True, environment=whole).render()
+    assert "SPLOX_BASE_URL_ACME_EU: is https://p.example/api, and runs would go to https://q.example/api" in said
+
+
 def test_drafts_are_looked_at_like_cases_and_need_none_beside_them_s7(tree: Path) -> None:
     (tree / "evals/cases/first.yaml").unlink()
     good = parse_case(GOOD_CASE.encode(), name="draft", file="<stdin>")

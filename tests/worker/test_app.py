@@ -99,6 +99,9 @@ def test_the_help_says_what_every_flag_does(
         assert len(line.split("  ")[-1]) > 10, f"{flag} is not explained"
 
 
+PLATFORM = {"token": None, "base_url": None, "keys": {"default": "k"}}
+
+
 @pytest.mark.parametrize(
     ("queues", "more", "refused"),
     [
@@ -106,14 +109,16 @@ def test_the_help_says_what_every_flag_does(
         pytest.param(("grade",), {}, None, id="graders come through the broker"),
         pytest.param(("aggregate",), {}, SettingError, id="recording writes evidence to it"),
         pytest.param(("run",), {"token": None}, CredentialError, id="our server needs its token"),
+        pytest.param(("run",), {**PLATFORM, "plan_key": "k" * 16}, None, id="a platform needs a key and signed plans"),
         pytest.param(
-            ("run",), {"token": None, "base_url": None, "splox_api_key": "k"}, None, id="a platform needs a key"
+            ("run",), {**PLATFORM, "addresses": {"default": "http://p"}}, None, id="or a key and where it goes"
         ),
-        pytest.param(("run",), {"token": None, "splox_api_key": "k"}, CredentialError, id="half of our server's"),
+        pytest.param(("run",), PLATFORM, SettingError, id="a key that might go anywhere"),
+        pytest.param(("run",), {"token": None, "keys": {"default": "k"}}, CredentialError, id="half of our server's"),
     ],
 )
 def test_each_role_needs_what_it_uses(
-    queues: tuple[str, ...], more: dict[str, str | None], refused: type[Exception] | None
+    queues: tuple[str, ...], more: dict[str, object], refused: type[Exception] | None
 ) -> None:
     values = {"broker_url": "redis://127.0.0.1/0", "base_url": "http://127.0.0.1:1", "token": "t", **more}
     settings = Settings(**values)  # type: ignore[arg-type]
@@ -186,6 +191,7 @@ def test_at_debug_no_secret_is_logged_and_root_is_not_scolded(valkey: str, tmp_p
         "EVALFLEET_RESULTS_URL": str(tmp_path),
         "EVALFLEET_BASE_URL": "http://127.0.0.1:1",
         "EVALFLEET_LOG_LEVEL": "debug",
+        "SPLOX_BASE_URL": "http://127.0.0.1:1",
         **SECRETS,
     }
     with subprocess.Popen(
@@ -202,7 +208,7 @@ def test_at_debug_no_secret_is_logged_and_root_is_not_scolded(valkey: str, tmp_p
             seen = []
             for line in process.stdout:
                 seen.append(line)
-                if " takes run,grade,aggregate, 1 at once" in line:
+                if " takes run,run-default,grade,grade-default," in line:
                     process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0, "".join(seen)
         finally:

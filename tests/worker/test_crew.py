@@ -52,10 +52,10 @@ class Wire:
         self.grades: list[Attempt] = []
         self.aggregates = 0
 
-    def grade(self, plan: str, attempt: Attempt) -> None:
+    def grade(self, plan: Plan, attempt: Attempt) -> None:
         self.grades.append(attempt)
 
-    def aggregate(self, plan: str) -> None:
+    def aggregate(self, plan: Plan) -> None:
         self.aggregates += 1
 
 
@@ -69,6 +69,7 @@ class Stage:
         base_url: str | None = None,
         slots: int = 4,
         plan_key: str = "",
+        more: Mapping[str, str] | None = None,
     ) -> None:
         self.api, self.wire = api, Wire()
         environment = {
@@ -77,6 +78,7 @@ class Stage:
             "EVALFLEET_TOKEN": TOKEN,
             "EVALFLEET_RESULTS_URL": str(folder),
             "EVALFLEET_PLAN_KEY": plan_key,
+            **(more or {}),
         }
         self.crew = Crew(Settings.from_env(environment), self.wire, queues="run,grade,aggregate", slots=slots)
         self.ledger = self.crew.ledger

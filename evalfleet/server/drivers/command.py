@@ -16,6 +16,7 @@ import signal
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from evalfleet.credentials import is_ours
 from evalfleet.errors import ConfigError
 from evalfleet.server.drivers.lines import AgentOutput
 from evalfleet.server.drivers.process import LINGER, AgentProcess, NotStarted, Pipe
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL when a run is cancelled
 STDERR_KEPT = 8 * 1024
 
-_OURS = re.compile(r"EVALFLEET_.*|SPLOX_API_KEY")
 # Interpreters that run the file they are given first, and their flags that take no value of their own.
 _INTERPRETERS = (
     (re.compile(r"(?:python|pypy)[0-9.]*"), re.compile(r"-[bBdEIOPqsSuvx]+")),
@@ -53,7 +53,7 @@ def turn_document(turn: Turn) -> bytes:
 
 def agent_environment(environ: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment less evalfleet's own credentials and settings, plus `[harness.command] env`."""
-    return {name: value for name, value in environ.items() if not _OURS.fullmatch(name)} | dict(added)
+    return {name: value for name, value in environ.items() if not is_ours(name)} | dict(added)
 
 
 class CommandDriver:

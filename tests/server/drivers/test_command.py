@@ -73,6 +73,7 @@ async def test_an_agent_inherits_the_environment_but_no_credential_of_ours(drive
         "EVALFLEET_DATABASE_URL": "d",
         "EVALFLEET_LIFELINE_FD": "7",
         "SPLOX_API_KEY": "k",
+        "SPLOX_API_KEY_STAGING": "k",
     }
     agent = driver("echo.py", env={"EVALFLEET_MINE": "stated"}, THEIR_KEY="kept", **ours)
     _, sink = await play(agent)
