@@ -28,12 +28,14 @@ INFRA_CODES = frozenset(
         "internal_error",
         "upstream_unavailable",
         "agent_not_started",
+        "agent_unauthorized",
     }
 )
 """Failure codes of a run that are trouble of ours or the platform's, never the agent's (S17). `agent_not_started` is
-our own server's: the operator's program could not be run at all, so the agent has had no say."""
+our own server's: the operator's program could not be run at all, so the agent has had no say. `agent_unauthorized` is
+a key that the agent's endpoint refuses: the operator's, too."""
 
-STOPPING_CODES = frozenset({"out_of_funds", "usage_window_exceeded"})
+STOPPING_CODES = frozenset({"out_of_funds", "usage_window_exceeded", "agent_unauthorized"})
 """Of these, the ones after which every further launch would fail too: the evaluation stops (S17)."""
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})

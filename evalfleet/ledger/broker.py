@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 GRACE_MS = 15_000
 """After Redis came back empty nothing is claimed for this long: long enough for every living worker to beat."""
 
+_NO_WRITES = re.compile(r"(Command # \d+ \(.*\) of pipeline caused error: )?(MISCONF|NOREPLICAS)\b", re.DOTALL)
+"""A broker that cannot keep what is written (its disk is full, its replicas are gone), alone or in a pipeline."""
+
 _B = TypeVar("_B", bound="Broker")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -37,13 +40,13 @@ def guarded(method: Callable[Concatenate[_B, _P], _R]) -> Callable[Concatenate[_
         try:
             return method(self, *args, **kwargs)
         except redis.AuthenticationError as error:
-            raise CredentialError(f"the broker {self.where} refuses the login in its URL: {error}") from error
+            raise CredentialError(self._refused(error)) from error
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise TargetUnreachable(f"the broker {self.where} does not answer: {error}") from error
         except (redis.OutOfMemoryError, redis.ReadOnlyError) as error:
             raise BrokerFull(f"the broker {self.where} refuses writes: {error}") from error
         except redis.ResponseError as error:
-            if str(error).startswith(("MISCONF", "NOREPLICAS")):
+            if _NO_WRITES.match(str(error)):
                 raise BrokerFull(f"the broker {self.where} refuses writes: {error}") from error
             raise
 
@@ -61,7 +64,23 @@ def connect(url: str, *, within: float = 10.0) -> redis.Redis:
     if not url.startswith("unix:"):
         options |= {"socket_connect_timeout": min(within, 3.0), "socket_keepalive": True}
     backoff = ExponentialBackoff(cap=0.5, base=0.05)
-    return redis.Redis.from_url(url, retry=Retry(backoff, 6, supported_errors=(redis.ConnectionError,)), **options)
+    return redis.Redis.from_url(url, retry=_Retry(backoff, 6, supported_errors=(redis.ConnectionError,)), **options)
+
+
+class _Retry(Retry):
+    """A refused login is a ConnectionError, too, and stays refused: it is not tried again."""
+
+    def call_with_retry(
+        self,
+        do: Callable[[], _R],
+        fail: Callable[..., Any],
+        is_retryable: Callable[[Exception], bool] | None = None,
+        with_failure_count: bool = False,
+    ) -> _R:
+        def worth_it(error: Exception) -> bool:
+            return not isinstance(error, redis.AuthenticationError) and (is_retryable is None or is_retryable(error))
+
+        return super().call_with_retry(do, fail, worth_it, with_failure_count)
 
 
 class Broker:
@@ -76,6 +95,11 @@ class Broker:
 
     def close(self) -> None:
         self.redis.close()
+
+    def _refused(self, error: redis.AuthenticationError) -> str:
+        if self.redis.connection_pool.connection_kwargs.get("password"):
+            return f"the broker {self.where} refuses the login in its URL: {error}"
+        return f"the broker {self.where} wants a password, and its URL has none: redis://:PASSWORD@host:6379/0"
 
     def _key(self, submission: str, name: str) -> str:
         return f"{self.prefix}s:{submission}:{name}"

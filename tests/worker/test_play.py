@@ -230,7 +230,7 @@ async def test_s17_another_retryable_code_is_tried_again_and_then_recorded_as_th
     assert outcomes(stage.played) == [(0, Meaning.RESULT)]
 
 
-@pytest.mark.parametrize("code", ["out_of_funds", "usage_window_exceeded"])
+@pytest.mark.parametrize("code", ["out_of_funds", "usage_window_exceeded", "agent_unauthorized"])
 async def test_s17_what_would_fail_every_time_stops_the_submission(stage: Stage, code: str) -> None:
     stage.api.driver.script = script(failed(code))
     with pytest.raises(StopSubmission) as stop:

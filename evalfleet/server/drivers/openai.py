@@ -65,6 +65,9 @@ class OpenAIDriver:
                     body = await read_some(self._url, response)
                     secrets = [key] if key else []
                     failure = status_failure(self._url, response.status_code, body, secrets, prefix="agent_http")
+                    if response.status_code == 404:  # nobody has answered yet: the address or the model is a wrong one
+                        said = f"{failure.message}; look at base_url and model of [harness.openai]"
+                        failure = Failure("agent_not_started", said)
                     return Ended(failure)
                 failure = await read_completion(self._url, response, answer)
         except Lost as lost:

@@ -176,7 +176,7 @@ async def test_a_stream_that_stops_is_no_success_and_what_it_said_is_kept(
     [
         (401, {"error": {"message": "Incorrect API key provided: sk-1"}}, "agent_unauthorized", False),
         (403, {"error": "forbidden"}, "agent_unauthorized", False),
-        (404, {"error": {"message": "no such model"}}, "agent_http_404", False),
+        (404, {"error": {"message": "no such model"}}, "agent_not_started", False),
         (429, {"error": {"message": "slow down"}}, "rate_limited", True),
         (429, {"error": {"message": "quota", "code": "insufficient_quota"}}, "out_of_funds", False),
         (500, {"detail": "oops"}, "upstream_unavailable", True),
