@@ -8,7 +8,6 @@ submission through them. Nothing is printed: a `Reporter` shows progress, the ca
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -247,7 +246,7 @@ def _stack(config: TreeConfig, options: Options, reporter: Reporter, ledgers: Se
     stack = Stack(
         config.root,
         state=options.state,
-        command=f"evalfleet eval (pid {os.getpid()})",
+        command="evalfleet eval",
         on_death=on_death,
         on_restart=on_restart,
     )

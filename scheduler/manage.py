@@ -67,8 +67,9 @@ def _status_lines(status: Status) -> Iterator[tuple[str, str]]:
     yield "submission", row.id
     yield "state", f"{row.state}: {row.reason}" if row.reason else row.state
     yield "planned", f"{ago(row.planned_at)} ({row.planned_at[:19]}Z)" if row.planned_at else ""
+    yield "recorded", f"{row.recorded} of {row.total}"
     judged = ", ".join(f"{counts[word]} {word}" for word in ("passed", "failed", "error") if counts.get(word))
-    yield "recorded", f"{row.recorded} of {row.total}" + (f"; judged by this command: {judged}" if judged else "")
+    yield "judged", f"{judged}, since it was last begun" if judged else ""
     if status.verdict is None:
         under_way = f"{row.running} conversations; {status.waiting} attempts wait to be judged or recorded"
         yield "under way", under_way + (f"; {row.given_up} given up" if row.given_up else "")
@@ -76,7 +77,7 @@ def _status_lines(status: Status) -> Iterator[tuple[str, str]]:
         yield "workers", f"{status.workers} alive, {status.slots} places for conversations"
     yield "spent", status.spent
     yield "to go", status.to_go.removesuffix(" to go")
-    yield "waits for", status.note
+    yield "waits for", f"paused; `evalfleet resume {row.id}` goes on" if status.note == "paused" else status.note
     yield "verdict", "" if status.verdict is None else f"{status.verdict} (exit code {status.exit_code})"
     yield "artifact", status.artifact or ""
 

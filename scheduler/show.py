@@ -73,6 +73,9 @@ def _page(
     for damage in result.damage:
         yield Text(f"damaged: {clean(damage)}", "bold red")
     if key is None:
+        yield Text()
+        hint = "no trial of these failed; `evalfleet show CASE/SCENARIO` shows one that passed"
+        yield from (Text(part, "dim") for part in wrap(hint, width))
         return
     line = result.line(*key)
     planned = _planned(result.plan, f"{key[0]}/{key[1]}")

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from evalfleet.artifact import find, list_results, open_artifact, read_plan, read_summary
 from evalfleet.checks.case import case_key
@@ -250,16 +250,17 @@ class Steering:
         rows = recorded(open_artifact(self.store, plan.artifact)).scenarios
         return plan, frozenset(case_key(row.case, row.scenario) for row in rows if row.errors)
 
-    def cancel(self, submission: str) -> str:
+    def cancel(self, submission: str) -> tuple[Literal["cancelled", "completed"], str]:
         """End it with what is recorded (S18): its evaluations first, so that nothing is recorded any more, then what
-        workers do. Answers what was done, in words."""
+        workers do. Answers how it has ended, and what was done, in words."""
         meta = self.ledger.meta(submission)
         plan = self._plan(submission)
         found = evaluations_of(self.settings, plan, retry_for=CONTACT_S)
         runs = meta is not None and meta.state == "running"
         if not runs and all(document["status"] != "running" for document in found):
-            statuses = {str(document["status"]) for document in found}
-            return f"{submission} is {'cancelled' if statuses & CUT_SHORT else 'completed'} already"
+            cut_short = {str(document["status"]) for document in found} & CUT_SHORT
+            status: Literal["cancelled", "completed"] = "cancelled" if cut_short else "completed"
+            return status, f"{submission} is {status} already"
 
         async def main() -> Sequence[Mapping[str, Any]]:
             async with client_for(self.settings, plan, retry_for=CONTACT_S) as client:
@@ -268,7 +269,7 @@ class Steering:
         ended = asyncio.run(main())
         self.ledger.end(submission, "stopped", "it was cancelled", CANCELLED)
         kept = sum(1 for _ in recorded_attempts(plan, ended))
-        return f"{submission} is cancelled; {kept} recorded attempts are kept"
+        return "cancelled", f"{submission} is cancelled; {kept} recorded attempts are kept"
 
     def _does_not_run(self, submission: str) -> str:
         meta = self.ledger.meta(submission)

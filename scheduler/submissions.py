@@ -201,14 +201,16 @@ def why_not_resumed(previous: Submission | None, current: Submission) -> str:
         return ""
     changed = what_changed(previous.parts, current.parts, previous.files, current.files)
     return (
-        f"not going on with {previous.id} (started {previous.started_at}): {changed or 'its pin is another'}; "
+        f"not going on with {previous.id} (started {previous.started_at[:19]}Z): {changed or 'its pin is another'}; "
         f"`evalfleet {'watch' if previous.server else 'resume'} {previous.id}` "
         f"{'follows it' if previous.server else 'finishes it as it was'}"
     )
 
 
 def _listed(submissions: list[Submission]) -> str:
-    lines = [f"  {s.id}  {s.started_at}  {s.status}  {' '.join(s.words) or 'all cases'}" for s in submissions[:10]]
+    lines = [
+        f"  {s.id}  {s.started_at[:19]}Z  {s.status}  {' '.join(s.words) or 'all cases'}" for s in submissions[:10]
+    ]
     return "\n".join(lines + ([f"  and {len(submissions) - 10} more"] if len(submissions) > 10 else []))
 
 

@@ -311,7 +311,8 @@ def _error(turns: Sequence[TurnRecord]) -> str | None:
 
 
 def failure_sentence(run: Mapping[str, Any]) -> str:
-    """`failed: agent_exit: exit status 3`, `was cancelled`, `is still running`: one line, cut."""
+    """`failed: agent_exit: exit status 3`, `was cancelled`, `is still running`: one line, cut. Of many lines the first
+    and the last are shown: a traceback says in its last one what went wrong."""
     status = str(run.get("status") or "of unknown status")
     if status == "cancelled":
         return "was cancelled"
@@ -321,7 +322,10 @@ def failure_sentence(run: Mapping[str, Any]) -> str:
     if not isinstance(failure, Mapping):
         return "failed without a reason"
     said = [str(failure[key]) for key in ("code", "message") if failure.get(key)]
-    return one_line("failed: " + ": ".join(said), FAILURE_SHOWN) if said else "failed without a reason"
+    lines = [line.strip() for line in ": ".join(said).splitlines() if line.strip()]
+    if len(lines) > 2:
+        lines = [f"{lines[0]} … {lines[-1]}"]
+    return one_line("failed: " + "\n".join(lines), FAILURE_SHOWN) if lines else "failed without a reason"
 
 
 def _stamp(run: Mapping[str, Any], key: str) -> str | None:

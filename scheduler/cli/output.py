@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,6 +77,14 @@ def tell(text: str) -> None:
     """Words on stdout. One that is closed changes nothing (S36)."""
     with stdout_may_close():
         print(text, flush=True)  # noqa: T201
+
+
+def tell_people(text: str) -> None:
+    """As `tell`, broken at blanks where a terminal would break a line in the middle of a word."""
+    from scheduler.layout import width_of, wrap
+
+    width = width_of(sys.stdout)
+    tell("\n".join(piece for line in text.split("\n") for piece in wrap(line, width)))
 
 
 @contextlib.contextmanager
@@ -199,7 +208,7 @@ def show_plan(prepared: Prepared, options: Options, *, files: bool, as_json: boo
     if as_json:
         tell(json.dumps(plan_document(prepared.plan, recorded)))
     else:
-        tell(render_plan(prepared.plan, recorded))
+        tell_people(render_plan(prepared.plan, recorded))
     return 0
 
 
@@ -207,6 +216,8 @@ def show_result(result: Result, *, as_json: bool) -> int:
     from scheduler.render import incomplete_message
 
     code = print_result(result.summary, result.exit_code, as_json=as_json, compared=result.compared)
+    if code == 1 and sys.stderr.isatty():
+        say(f"why: evalfleet show {shlex.quote(result.summary.artifact)}")
     if result.ended.state == "stopped" and result.ended.reason:
         say(f"evalfleet: stopped: {result.ended.reason}")
     if result.summary.missing or result.summary.unrecorded:

@@ -12,7 +12,7 @@ import typer
 
 from evalfleet.errors import UsageError
 from scheduler.cli.flags import AsJson, EnvFile, State, Tree
-from scheduler.cli.output import options_of, say, settings_of, tell, tree_of
+from scheduler.cli.output import options_of, say, settings_of, tell, tell_people, tree_of
 
 if TYPE_CHECKING:
     from scheduler.allowed import AllowedMissing
@@ -29,7 +29,10 @@ def status(submission: OfFleet, as_json: AsJson = False, _env_file: EnvFile = No
 
     with steering(settings_of(None)) as fleet:
         found = fleet.status(fleet.find(submission))
-    tell(json.dumps(found.document(), ensure_ascii=True) if as_json else render_status(found))
+    if as_json:
+        tell(json.dumps(found.document(), ensure_ascii=True))
+    else:
+        tell_people(render_status(found))
     return 0
 
 
@@ -148,10 +151,10 @@ def cancel_on_fleet(submission: str, tree: Path | None, state: Path | None) -> s
     from scheduler.steer import steering
 
     with steering(settings_of(None)) as fleet:
-        said = fleet.cancel(submission)
+        status, said = fleet.cancel(submission)
     here = records_of(tree, state)
     if here is not None and any(record.id == submission and record.unfinished for record in here.all()):
-        here.set_status(submission, "cancelled")
+        here.set_status(submission, status)
     return said
 
 

@@ -143,11 +143,13 @@ def test_a_trial_of_an_artifact_from_before_hooks_spoke_is_read() -> None:
         ([turn()], None),
         ([turn(status="failed", failure={"code": "agent_exit", "message": "exit\nstatus 3"})],
          "the run failed: agent_exit: exit\\nstatus 3"),
+        ([turn(status="failed", failure={"message": "exit status 1: Traceback:\n  File x\n    y\nValueError: no\n"})],
+         "the run failed: exit status 1: Traceback: … ValueError: no"),
         ([turn(), turn(status="cancelled")], "turn 2 of 2 was cancelled"),
         ([turn(status="failed"), turn(status="cancelled")], "turn 1 of 2 failed without a reason"),
         ([turn(status="running")], "the run is still running"),
     ],
-    ids=["succeeded", "failed", "cancelled", "the first of two", "not terminal"],
+    ids=["succeeded", "failed", "of many lines", "cancelled", "the first of two", "not terminal"],
 )  # fmt: skip
 def test_the_error_is_a_sentence_about_the_first_turn_that_did_not_succeed(
     turns: list[TurnRecord], error: str | None

@@ -71,13 +71,15 @@ def test_what_a_submission_does_is_seen_held_and_let_go_on_by_the_beginning_of_i
         rf"{submission}  paused  {held['recorded']} of {ATTEMPTS}  (.* ago|just now)  driven by \S+", listed
     )
     shown = fleet.run("status", short).stdout
-    assert "waits for   paused\n" in shown
+    assert f"waits for   paused; `evalfleet resume {submission}` goes on\n" in shown
     assert f"recorded    {held['recorded']} of {ATTEMPTS}" in shown
 
     resumed = fleet.run("resume", short)
     assert (resumed.returncode, resumed.stdout) == (0, f"{submission} goes on\n"), resumed.stderr
     assert fleet.watch(submission[:14])[0] == 1
     assert len(calls(tree)) == CALLS, "what was played before is not played again"
+    assert fleet.run("cancel", submission, "--tree", str(tree)).stdout == f"{submission} is completed already\n"
+    assert "  completed  " in fleet.run("list", "--tree", str(tree)).stdout.splitlines()[0]
     until(lambda: seen()["driver"] == "", fleet.logs)
     ended = seen()
     assert (ended["state"], ended["recorded"], ended["verdict"], ended["exit_code"]) == (

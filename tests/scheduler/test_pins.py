@@ -273,8 +273,10 @@ WHY: list[Any] = [
 def test_why_a_submission_is_not_gone_on_with_is_said(
     change: Mapping[str, Any], files: Mapping[str, str], wanted: str
 ) -> None:
-    before, now = record(files={"agent.py": "1"}), record(files=files, **change)
+    before = record(files={"agent.py": "1"}, started=NOW + timedelta(microseconds=781_824))
+    now = record(files=files, **change)
     said = why_not_resumed(before, now)
+    assert "(started 2026-11-30T12:45:00Z)" in said
     assert re.search(wanted, said)
     assert f"evalfleet resume {before.id}" in said
 

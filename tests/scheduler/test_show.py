@@ -236,7 +236,9 @@ class TestShow:
         store = FolderResults(tmp_path)
         write_plan(store, plan({"tone": [scenario("a")]}))
         append_segment(store, ARTIFACT, [line("a")])
-        assert "turn 1" not in shown(tmp_path)
+        said = shown(tmp_path)
+        assert "turn 1" not in said
+        assert "`evalfleet show CASE/SCENARIO` shows one that passed" in said
 
     def test_damage_is_told(self, results: Path) -> None:
         with (results / ARTIFACT / "trials/000001.jsonl").open("ab") as file:
