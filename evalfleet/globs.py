@@ -24,6 +24,19 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
     return re.compile(rf"(?s:{pattern})(?:/.*)?\Z", re.DOTALL)
 
 
+def reaches_into(glob: str, folder: str) -> bool:
+    """Whether the glob may mean something below `folder`, by the names before its first wildcard: a walk that asks does
+    not read a whole tree for `data/*.json`."""
+    names = []
+    for part in glob.rstrip("/").split("/"):
+        if any(sign in part for sign in "*?["):
+            break
+        names += [part] if part not in ("", ".") else []
+    parts = folder.split("/")
+    shorter = min(len(parts), len(names))
+    return parts[:shorter] == names[:shorter]
+
+
 def _segment(part: str) -> str:
     out, at = "", 0
     while at < len(part):

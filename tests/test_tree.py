@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evalfleet.errors import ConfigError, UsageError
-from evalfleet.globs import glob_pattern
+from evalfleet.globs import glob_pattern, reaches_into
 from evalfleet.tree import (
     KEYS,
     CommandHarness,
@@ -309,6 +309,15 @@ def test_globs_mean_the_same_everywhere(glob: str, yes: list[str], no: list[str]
     pattern = glob_pattern(glob)
     assert [path for path in yes if not pattern.match(path)] == []
     assert [path for path in no if pattern.match(path)] == []
+    folders = [str(folder) for path in yes for folder in Path(path).parents if folder != Path()]
+    assert [folder for folder in folders if not reaches_into(glob, folder)] == []
+
+
+def test_a_walk_need_not_enter_what_a_globs_first_names_rule_out() -> None:
+    wanted = [folder for folder in ("data", "data/deep", "src", "data2") if reaches_into("data/*.json", folder)]
+    assert wanted == ["data", "data/deep"]
+    assert reaches_into("./a/b/", "a")
+    assert not reaches_into("./a/b/", "a/c")
 
 
 def git(root: Path, *words: str) -> str:

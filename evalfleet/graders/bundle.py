@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from evalfleet.errors import GraderRefused, StorageError
-from evalfleet.globs import glob_pattern
+from evalfleet.globs import glob_pattern, reaches_into
 
 GRADERS_FOLDER = "evals/graders"
 MAX_BYTES = 256 * 1024 * 1024
@@ -41,8 +41,9 @@ def build_bundle(root: Path, names: Collection[str], files: Sequence[str]) -> Bu
     Raises GraderRefused: a grader's file is not there, a link leads out of the tree, a file is unreadable or no
     regular file, or all of it is over 256 MiB."""
     root = root.resolve()
-    patterns = [glob_pattern(glob) for glob in (GRADERS_FOLDER, *files)]
-    chosen = {path: file for path, file in _walk(root, root, "", ()) if any(p.match(path) for p in patterns)}
+    globs = (GRADERS_FOLDER, *files)
+    patterns = [glob_pattern(glob) for glob in globs]
+    chosen = {path: file for path, file in _walk(root, root, "", globs, ()) if any(p.match(path) for p in patterns)}
     for name in sorted(names):
         needed = f"{GRADERS_FOLDER}/{name.partition('.')[0]}.py"
         if needed not in chosen:
@@ -69,9 +70,11 @@ def digest_of(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def _walk(root: Path, folder: Path, below: str, open_folders: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
-    """(path relative to the tree, the real file) of everything below `folder`. A link that leads out is refused only
-    where it is asked for, so it is given as it is."""
+def _walk(
+    root: Path, folder: Path, below: str, globs: Sequence[str], open_folders: tuple[Path, ...]
+) -> Iterator[tuple[str, Path]]:
+    """(path relative to the tree, the real file) of what is below `folder`, but for folders that no glob reaches into.
+    A link that leads out is refused only where it is asked for, so it is given as it is."""
     real = folder.resolve()
     if real in open_folders:
         return  # a link to a folder that it lies in
@@ -85,10 +88,10 @@ def _walk(root: Path, folder: Path, below: str, open_folders: tuple[Path, ...]) 
         path = f"{below}/{entry.name}" if below else entry.name
         if entry.name in _NEVER or path in _NEVER_PATHS or entry.name.endswith(".pyc"):
             continue
-        target = Path(entry.path).resolve()
-        inside = target.is_relative_to(root)
+        inside = not entry.is_symlink() or Path(entry.path).resolve().is_relative_to(root)
         if entry.is_dir() and inside:
-            yield from _walk(root, Path(entry.path), path, (*open_folders, real))
+            if any(reaches_into(glob, path) for glob in globs):
+                yield from _walk(root, Path(entry.path), path, globs, (*open_folders, real))
         elif inside or entry.is_symlink():
             yield path, Path(entry.path)
 

@@ -7,7 +7,7 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,22 @@ def test_it_holds_the_graders_folder_and_the_globs_and_nothing_else(tmp_path: Pa
     assert modes == {0o444, 0o555}
     remove_unpacked(copy)
     assert not copy.exists()
+
+
+def test_only_folders_that_a_glob_reaches_into_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree may hold a million files that no grader sees."""
+    root = _tree(tmp_path / "tree")
+    (root / "dist/deep").mkdir(parents=True)
+    scandir = os.scandir
+    read: list[str] = []
+
+    def reading(folder: Path) -> Iterator[os.DirEntry[str]]:
+        read.append(str(folder.relative_to(root)))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", reading)
+    build_bundle(root, ["quality.answers"], ["lib/*.py"])
+    assert read == [".", "evals", "evals/graders", "evals/graders/data", "lib"]
 
 
 def test_the_same_files_are_the_same_bytes_wherever_and_whenever(tmp_path: Path) -> None:

@@ -78,8 +78,9 @@ def test_what_a_submission_does_is_seen_held_and_let_go_on_by_the_beginning_of_i
     assert (resumed.returncode, resumed.stdout) == (0, f"{submission} goes on\n"), resumed.stderr
     assert fleet.watch(submission[:14])[0] == 1
     assert len(calls(tree)) == CALLS, "what was played before is not played again"
-    assert fleet.run("cancel", submission, "--tree", str(tree)).stdout == f"{submission} is completed already\n"
-    assert "  completed  " in fleet.run("list", "--tree", str(tree)).stdout.splitlines()[0]
+    here = ("--tree", str(tree), "--state", str(fleet.folder / "submissions"))
+    assert fleet.run("cancel", submission, *here).stdout == f"{submission} is completed already\n"
+    assert "  completed  " in fleet.run("list", *here).stdout.splitlines()[0]
     until(lambda: seen()["driver"] == "", fleet.logs)
     ended = seen()
     assert (ended["state"], ended["recorded"], ended["verdict"], ended["exit_code"]) == (
