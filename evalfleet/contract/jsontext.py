@@ -17,7 +17,8 @@ import orjson
 def loads(text: bytes | str) -> Any:
     """The JSON value in `text` (bytes are UTF-8; invalid bytes read as U+FFFD). ValueError says what is wrong with it.
 
-    Lone surrogate escapes stay in the string as they are. `NaN` and `Infinity`, which JSON does not have, read as null.
+    Lone surrogate escapes stay in the string as they are. `NaN` and `Infinity`, which JSON does not have, read as null;
+    so does a number that no float can hold.
     """
     try:
         return orjson.loads(text)
@@ -29,13 +30,18 @@ def _loads_leniently(text: bytes | str) -> Any:
     if isinstance(text, bytes):
         text = text.decode("utf-8", errors="replace")
     try:
-        return json.loads(text, parse_constant=_constant_as_null)
+        return json.loads(text, parse_constant=_constant_as_null, parse_float=_finite)
     except RecursionError as problem:
         raise ValueError("the JSON is nested too deeply") from problem
 
 
 def _constant_as_null(_name: str) -> None:
     return None
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
 
 
 def dumps(value: Any) -> bytes:

@@ -28,6 +28,7 @@ READ = [
     pytest.param(b'"\\\\u0000"', "\\u0000", id="the six characters of an escape (E07)"),
     pytest.param('"é"', "é", id="text"),
     pytest.param(b"[NaN, Infinity, -Infinity]", [None, None, None], id="NaN is null"),
+    pytest.param(b"[1e999, -1e999, 1.5]", [None, None, 1.5], id="what no float can hold is null"),
     pytest.param(b'"a\xffb"', "a\ufffdb", id="invalid UTF-8 becomes U+FFFD"),
 ]
 
