@@ -5,6 +5,7 @@ From artifacts alone: nothing is run, no server is asked. The comparing itself i
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from evalfleet.artifact import Result, find, list_results, open_artifact, open_result, read_plan
 from evalfleet.checks.case import Scenario, case_key
-from evalfleet.checks.comparison import Comparison, Judged, compare
+from evalfleet.checks.comparison import REGRESSED, WEAKER, Comparison, Judged, Pair, compare
 from evalfleet.errors import StorageError, UsageError
 from evalfleet.gitrepo import open_repo
 from evalfleet.plan import Plan
@@ -26,7 +27,7 @@ FailOn = Literal["any", "significant"]
 """Which regressions lose the gate."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Compared:
     """A result beside its baseline. `place`, `commit` and `scorer` are the baseline's; `note` says what makes the two
     less comparable than they look, or is empty."""
@@ -46,6 +47,12 @@ class Compared:
             return False
         gating = replace(self.comparison, pairs=tuple(p for p in self.comparison.pairs if p.key not in self.quarantine))
         return gating.is_regression(significant=self.fail_on == "significant")
+
+    @functools.cached_property
+    def worse(self) -> Mapping[str, Pair]:
+        """Case key → how it got worse, where the gate counts that."""
+        pairs = self.comparison.pairs if self.is_lost else ()
+        return {pair.key: pair for pair in pairs if pair.move in (REGRESSED, WEAKER)}
 
     def document(self) -> dict[str, Any]:
         """`comparison` in `--json`."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalfleet.artifact import Result
-from evalfleet.checks.comparison import REGRESSED, WEAKER, Pair
+from evalfleet.checks.comparison import Pair
 from evalfleet.checks.place import Place
 from evalfleet.checks.scenario import Scenario, case_key
 from evalfleet.checks.text import one_line
@@ -90,11 +90,7 @@ class Report:
 
     def worse(self, scenario: ScenarioSummary) -> Pair | None:
         """How it got worse than the baseline, where the gate counts that."""
-        if self.compared is None or not self.compared.is_lost:
-            return None
-        key = case_key(scenario.case, scenario.scenario)
-        pairs = self.compared.comparison.pairs
-        return next((pair for pair in pairs if pair.key == key and pair.move in (REGRESSED, WEAKER)), None)
+        return None if self.compared is None else self.compared.worse.get(case_key(scenario.case, scenario.scenario))
 
     def apart(self, scenario: ScenarioSummary) -> str:
         """Why one that stands apart does."""

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalfleet.artifact import FolderResults, open_artifact
+from evalfleet.checks.comparison import Comparison
 from evalfleet.quarantine import Quarantine
 from scheduler.compare import Baseline, Compared
 from scheduler.gate import exit_code
@@ -112,6 +113,25 @@ class TestBesideABaseline:
         assert page.startswith("## 📉 evalfleet: flaky")
         assert "compared with" in page
         assert '"comparison": {"baseline"' in "".join(json_document(report))
+
+    def test_all_pairs_are_looked_through_once_and_not_for_each_scenario(
+        self, compared: Compared, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ten thousand scenarios, each against ten thousand pairs, would be minutes for each report."""
+        asked_for = 0
+
+        def counted(self: Comparison, *, significant: bool) -> bool:
+            nonlocal asked_for
+            asked_for += 1
+            return whole(self, significant=significant)
+
+        whole = Comparison.is_regression
+        report = report_of_outcomes(["pf", "pp"], allow_flaky=True, allowed=False, quarantined=False, compared=compared)
+        report = replace(report, compared=replace(compared))
+        monkeypatch.setattr(Comparison, "is_regression", counted)
+        assert [report.standing(s) for s in report.summary.scenarios] == [Standing.REGRESSED, Standing.PASSED]
+        assert "".join(markdown(report))
+        assert asked_for == 1
 
     def test_it_is_told_and_not_red_where_it_does_not_count(self, compared: Compared) -> None:
         compared = replace(compared, fail_on=None)
