@@ -138,7 +138,8 @@ class Limits:
 
     `budget`: decimal text in the currency of the usage, over all commands; `max_time`: seconds for each command. When
     one is reached nothing more is begun. None: no such limit. `grade`: graders are asked (else `--no-graders`).
-    `weight`: its part of a fleet's places, beside the weights of the others that want some.
+    `weight`: its part of a fleet's places, beside the weights of the others that want some. `max_failures`: scenarios
+    that may lose the gate before a fleet stops; with `allow_flaky` a flaky one has not (`scheduler.enough`).
     """
 
     tries: int = 3
@@ -149,6 +150,8 @@ class Limits:
     max_time: int | None = None
     grade: bool = True
     weight: int = 1
+    max_failures: int | None = None
+    allow_flaky: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +327,8 @@ class Plan:
                 "max_time": self.limits.max_time,
                 "grade": self.limits.grade,
                 "weight": self.limits.weight,
+                **({} if self.limits.max_failures is None else {"max_failures": self.limits.max_failures}),
+                **({"allow_flaky": True} if self.limits.allow_flaky else {}),
             },
             "scorer": {"id": self.scorer.id, "version": self.scorer.version},
             "infra_codes": list(self.infra_codes),
@@ -409,6 +414,8 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
             max_time=limits.get("max_time"),
             grade=limits.get("grade", True),
             weight=limits.get("weight", 1),
+            max_failures=limits.get("max_failures"),
+            allow_flaky=limits.get("allow_flaky", False),
         ),
         scorer=Scorer(document["scorer"]["id"], document["scorer"]["version"]),
         infra_codes=tuple(document["infra_codes"]),

@@ -39,6 +39,7 @@ from evalfleet.telemetry import (
 )
 from scheduler.backoff import gave_out, trouble
 from scheduler.budget import notice, why_closed
+from scheduler.enough import STOPPED_BY
 from scheduler.share import places, shares
 
 log = logging.getLogger(__name__)
@@ -93,8 +94,8 @@ class Books(NamedTuple):
 
 class Dispatcher:
     """One submission's feeder. `reload` is called when Redis came back empty: it answers what is done by now. `enough`
-    is asked before each feeding: a sentence is why nothing more is to be fed. It stands in `stopping` then, and whoever
-    drives ends the submission."""
+    is asked before each feeding: a sentence is why nothing more is to be fed. It stands in `stopping` then; what is in
+    flight ends and is recorded, and so does the submission, if whoever drives has not ended it before."""
 
     def __init__(
         self,
@@ -183,7 +184,7 @@ class Dispatcher:
             self._feed(room, load.waiting, meta.concurrency)
         if not self.queue and load.claimed == load.published == load.waiting == 0:
             return self._settle()
-        if load.closed and load.claimed == load.waiting == 0:  # what was sent and not begun will be refused
+        if (load.closed or self.stopping) and load.claimed == load.waiting == 0:  # what was sent will be refused
             self._close(load.closed, meta)
             return None
         self._watch_for_stall(load.claimed, load.published, load.waiting, meta)
@@ -303,9 +304,13 @@ class Dispatcher:
         return None
 
     def _close(self, code: str, meta: Meta) -> None:
-        """Its budget is used up, or its time: what is in flight has ended, the rest stays missing (S36: 4)."""
-        if not self._are_notes_waiting():
-            sub = self.plan.id
+        """Budget or time is used up (S36: 4), or enough has failed: nothing is in flight, the rest is missing."""
+        if self._are_notes_waiting():
+            return
+        sub = self.plan.id
+        if self.stopping:
+            self.ledger.end(sub, "stopped", self.stopping, STOPPED_BY)
+        else:
             reason = why_closed(code, meta.budget, self.plan.limits.max_time, self.ledger.spent(sub))
             self.ledger.end(sub, "stopped", reason, code)
 
@@ -326,7 +331,7 @@ class Dispatcher:
         """A submission in which nothing moves ends resumable, with the reason (I8)."""
         now = self.clock()
         state = (claimed, published, waiting)
-        if state != self._seen or claimed > 0 or (meta is not None and meta.paused):
+        if state != self._seen or claimed > 0 or (meta is not None and meta.paused and not meta.draining):
             self._seen, self._moved_at, self.idle_reason = state, now, ""
             return
         idle = now - self._moved_at

@@ -49,6 +49,12 @@ class Enough:
         return f"{what} failed ({named}), and --max-failures is {self.most}"
 
 
+def enough_of(plan: Plan) -> Enough | None:
+    """What the plan says of it; None: it plays to its end, whatever fails."""
+    most = plan.limits.max_failures
+    return None if most is None else Enough(plan, most, allow_flaky=plan.limits.allow_flaky)
+
+
 def lost_scenarios(
     plan: Plan, outcomes: Mapping[str, str], before: Mapping[str, str] | None = None, *, allow_flaky: bool
 ) -> list[str]:

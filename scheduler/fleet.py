@@ -58,6 +58,7 @@ from evalfleet.telemetry import (
 from scheduler.allowed import end_evaluations
 from scheduler.conduct import missing_reasons, with_harness
 from scheduler.dispatch import Books, Dispatcher, Ended, drive
+from scheduler.enough import enough_of
 from scheduler.evaluate import Options, state_folder
 from scheduler.interrupt import Interrupts
 from scheduler.prepare import Prepared
@@ -318,7 +319,15 @@ class _Driver:
         publisher = CeleryPublisher(broker, ledger, plan.target.account)
         with contextlib.closing(publisher):
             ended = drive(
-                Dispatcher(ledger, plan, publisher, reload=reload, target_limit=self.settings.target_limit), tick=tick
+                Dispatcher(
+                    ledger,
+                    plan,
+                    publisher,
+                    reload=reload,
+                    enough=enough_of(plan),
+                    target_limit=self.settings.target_limit,
+                ),
+                tick=tick,
             )
         forget_target(plan.target.name)
         if ended.state == "left":

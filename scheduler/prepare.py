@@ -98,17 +98,22 @@ def prepare(
     fail_on: FailOn | None = None,
     no_graders: bool = False,
     weight: int | None = None,
+    max_failures: int | None = None,
+    allow_flaky: bool = False,
 ) -> Prepared:
     """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong.
 
     `commit` pins a target's run to it instead of to the tree's (`--commit`, S33). `server`: the fleet's own, for a
     submission that is handed to one. `deselect`, `only` and `timeout` as for `select`; `budget` and `max_time` as they
     were written. `baseline` and `fail_on` as for `asked_baseline`: what nothing can be compared with is refused, too.
-    With `no_graders` none is imported, and none asked before a resume.
+    With `no_graders` none is imported, and none asked before a resume. `max_failures`, with `allow_flaky`, is for a
+    fleet: a command that drives itself counts itself.
     """
     settings = Settings.from_env(environment)
     limits = Limits(settings.tries, settings.losses, settings.stall, settings.queued)
     limits = replace(with_limits(limits, budget, max_time), grade=not no_graders)
+    if max_failures is not None:
+        limits = replace(limits, max_failures=max_failures, allow_flaky=allow_flaky)
     if weight is not None:
         if not 1 <= weight <= MOST_WEIGHT:
             raise UsageError(f"--weight must be a whole number from 1 to {MOST_WEIGHT}, not {weight}")

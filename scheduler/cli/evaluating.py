@@ -98,13 +98,12 @@ def eval_(
 
     log_level(verbose)
     files = report_files(output)
+    most_failures = 1 if exit_first else max_failures
     server = None
     if broker is not None:
         from scheduler.cli.steering import refuse_on_fleet
 
         refuse_on_fleet(
-            exit_first=exit_first,
-            max_failures=max_failures,
             baseline=baseline,
             fail_on_regression=fail_on_regression,
             leave_running=leave_running,
@@ -132,6 +131,8 @@ def eval_(
         max_time=max_time,
         baseline=baseline,
         fail_on=fail_on_regression,
+        max_failures=None if broker is None else most_failures,
+        allow_flaky=allow_flaky,
         by_ast=broker is not None,
         server=server,
     )
@@ -163,7 +164,7 @@ def eval_(
         fresh=fresh,
         allow_flaky=allow_flaky,
         leave_running=leave_running,
-        max_failures=1 if exit_first else max_failures,
+        max_failures=most_failures,
         allow_missing=allow_missing,
     )
     result = evaluate(prepared, options, make_reporter(sys.stderr, quiet=quiet), words=words)

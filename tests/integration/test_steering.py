@@ -252,3 +252,31 @@ def test_a_results_folder_that_is_gone_stops_it_with_the_reason_and_resume_goes_
     assert len(set(made)) == len(made)
     assert len(made) <= CALLS + 2 * 3, "only the two conversations that the stop cut short are played again"
     assert worker.process.poll() is None
+
+
+def test_enough_failures_stop_a_submission_that_goes_on_to_the_next_one(tmp_path: Path, private_fleet: Fleet) -> None:
+    """`submit -x`: nobody waits for it, so the plan carries it; nothing is paid for twice."""
+    fleet = private_fleet
+    tree = make_tree(tmp_path / "tree", nap=0)
+    fleet.server(tree)
+    fleet.scheduler()
+    fleet.worker("worker", "--concurrency", "2")
+    submission = fleet.submit(tree, "-j", "1", "-x")
+    done = fleet.run("watch", submission)
+    assert done.returncode == 1, done.stderr
+    assert "stopped: 1 scenario failed (parity/fails), and --max-failures is 1" in done.stderr
+    begun = len(calls(tree))
+    assert 0 < begun < CALLS
+
+    resumed = fleet.run("resume", submission)
+    assert resumed.returncode == 0, resumed.stderr
+    done = fleet.run("watch", submission)
+    assert done.returncode == 1
+    assert "and --max-failures is 1" in done.stderr, "it has it from the plan"
+    assert begun < len(calls(tree)) < CALLS
+
+    assert fleet.submit(tree, "-j", "1") == submission
+    code, document = fleet.watch(submission)
+    assert (code, document["verdict"]) == (1, "fail"), fleet.logs()
+    assert sum(s["passed"] + s["failed"] for s in document["scenarios"]) == ATTEMPTS
+    assert len(calls(tree)) == CALLS

@@ -243,6 +243,48 @@ def test_i8_a_submission_without_progress_ends_with_the_reason(scene: Scene) -> 
     assert "no worker is alive" in ended.reason
 
 
+def test_enough_failures_end_a_fleets_submission_when_what_is_in_flight_is_recorded(scene: Scene) -> None:
+    """Nobody sits there who would press Ctrl-C: the dispatcher ends it, and with what is missing it can go on."""
+    scene.dispatcher = Dispatcher(
+        scene.ledger, scene.plan, scene.wire, reload=lambda: Books({}), enough=Enough(scene.plan, 1, allow_flaky=False),
+        clock=lambda: scene.now,
+    )  # fmt: skip
+    scene.step()
+    lost, other = scene.take(), scene.take()
+    for attempt, outcome in zip(scene.plan.attempts(lost), ("failed", "passed"), strict=True):
+        scene.ledger.put_record(scene.plan.id, attempt, b"{}", outcome)
+    scene.ledger.release(scene.plan.id, lost, "w", played=True)
+    assert scene.step() is None
+    assert scene.dispatcher.stopping == "1 scenario failed (c/one), and --max-failures is 1"
+    assert scene.step(40) is None, "one is in flight, and one waits to be recorded"
+    assert scene.wire.runs == [], "nothing more is fed"
+    meta = scene.ledger.meta(scene.plan.id)
+    assert meta is not None
+    assert meta.state == "running"
+    scene.play(other)
+    scene.ledger.confirm(scene.plan.id, dict.fromkeys(scene.plan.attempts(lost), "failed"))
+    scene.step()
+    ended = scene.step()
+    assert ended is not None
+    assert (ended.state, ended.code, ended.reason) == ("stopped", "max_failures", scene.dispatcher.stopping)
+    assert not ended.is_by_limit, "the gate is lost: exit code 1"
+
+
+def test_what_waits_to_be_recorded_is_waited_for_no_longer_than_ever_when_enough_has_failed(scene: Scene) -> None:
+    scene.dispatcher.enough = Enough(scene.plan, 1, allow_flaky=False)
+    scene.step()
+    lost = scene.take()
+    for attempt in scene.plan.attempts(lost):
+        scene.ledger.put_record(scene.plan.id, attempt, b"{}", "failed")
+    scene.ledger.release(scene.plan.id, lost, "w", played=True)
+    for _ in range(3):
+        assert scene.step() is None
+    scene.step(scene.plan.limits.stall)
+    ended = scene.step()
+    assert ended is not None
+    assert ended.code == "stalled"
+
+
 def test_what_no_worker_has_the_key_for_is_sent_to_none_and_says_which_variable_is_not_set_where(scene: Scene) -> None:
     target = replace(scene.plan.target, base_url="https://p.example/api", profile="acme-eu")
     cases = tuple(replace(scene.plan.cases[0], name=f"c{number}") for number in range(4))
