@@ -1,0 +1,90 @@
+"""`score --record` on what a fleet wrote (S32): results in a shared folder, the server a process of its own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalfleet.artifact import find, read_plan
+from evalfleet.results import shared_results
+from tests.integration.fleet import CALLS, TOKEN, Fleet, calls, make_tree
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+
+def recorded(state: Path) -> dict[str, list[tuple[str, int, str, str]]]:
+    """Evaluation → (case key, trial, run, verdict) of all that the server's database holds, by hand."""
+    with sqlite3.connect(state / "server.sqlite3") as database:
+        rows = database.execute(
+            "SELECT a.evaluation_id, c.key, a.attempt_index, a.run_id, a.verdict FROM attempts a"
+            " JOIN evaluation_cases c ON c.evaluation_id = a.evaluation_id AND c.position = a.position ORDER BY 2, 3"
+        ).fetchall()
+    found: dict[str, list[tuple[str, int, str, str]]] = {}
+    for evaluation, key, *rest in rows:
+        found.setdefault(evaluation, []).append((json.loads(key), *rest))
+    return found
+
+
+def ids(document: dict[str, Any]) -> set[str]:
+    return {str(evaluation["id"]) for evaluation in document["evaluations"]}
+
+
+def test_a_fixed_check_is_recorded_on_the_fleets_server_with_the_runs_of_then(
+    tmp_path: Path, private_fleet: Fleet
+) -> None:
+    fleet = private_fleet
+    tree = make_tree(tmp_path / "tree", nap=0)
+    fleet.server(tree)
+    scheduler = fleet.scheduler()
+    fleet.worker("worker")
+    submission = fleet.submit(tree)
+    code, then = fleet.watch(submission)
+    assert code == 1, fleet.logs()
+    store = shared_results(str(tmp_path / "results"))
+    artifact = find(store, submission)
+    assert artifact is not None
+    before = recorded(tmp_path / "state")
+    assert set(before) == ids(then)
+
+    case = tree / "evals/cases/parity.yaml"
+    case.write_text(case.read_text().replace("contains: neither", "contains: number"))
+    words = ("score", str(tmp_path / "results" / artifact), "--tree", str(tree), "--record", "--json")
+    address = fleet.environment.pop("EVALFLEET_BASE_URL")
+    alone = fleet.run(*words)
+    assert alone.returncode == 2, "what the fleet played is not on this tree's own server"
+    assert "is not on this tree's own server" in alone.stderr
+    token = fleet.environment.pop("EVALFLEET_TOKEN")
+    at = ("--state", str(tmp_path / "submissions"))  # where `submit` noted whose it is
+    keyless = fleet.run(*words, *at)
+    assert (keyless.returncode, "EVALFLEET_TOKEN is not set" in keyless.stderr) == (2, True), keyless.stderr
+    assert recorded(tmp_path / "state") == before
+
+    fleet.environment["EVALFLEET_TOKEN"] = token
+    done = fleet.run(*words, *at)
+    assert done.returncode == 1, done.stderr
+    now = json.loads(done.stdout)
+    assert [(c["scenario"], c["was"], c["now"]) for c in now["changes"]["scenarios"]] == [("fails", "fail", "pass")]
+    assert {evaluation["status"] for evaluation in now["evaluations"]} == {"completed"}
+    assert not ids(now) & ids(then)
+    after = recorded(tmp_path / "state")
+    assert set(after) == ids(then) | ids(now)
+    was = sorted(attempt for one in ids(then) for attempt in after[one])
+    anew = sorted(attempt for one in ids(now) for attempt in after[one])
+    assert [attempt[:3] for attempt in was] == [attempt[:3] for attempt in anew], "the same runs"
+    assert [(a[0], b[3]) for a, b in zip(was, anew, strict=True) if a[3] != b[3]] == [("parity/fails", "passed")] * 2
+    assert len(calls(tree)) == CALLS, "no agent has run"
+
+    written = now["artifact"].rpartition("/")[2]
+    assert read_plan(store, written).rescored_from == submission
+    fleet.environment["EVALFLEET_BASE_URL"] = address
+    twice = fleet.run(*words)  # by the environment's address now: the same evaluations, nothing new
+    assert ids(json.loads(twice.stdout)) == ids(now), twice.stderr
+    assert recorded(tmp_path / "state") == after
+    again = fleet.run("show", str(tmp_path / "results" / written), "--tree", str(tree), "parity/fails")
+    assert again.returncode == 0, again.stderr
+    assert scheduler.process.poll() is None
+    assert TOKEN not in fleet.logs() + alone.stderr + done.stderr
