@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
-from evalfleet.errors import CredentialError, SettingError, StorageError
+from evalfleet.errors import CredentialError, ResultsAway, SettingError, StorageError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -28,6 +28,11 @@ SETTING = "EVALFLEET_RESULTS_URL"
 _PROBE = ".exclusive"
 _CHUNK = 8 << 20
 """Bytes of one ranged read: a round trip costs as much as a MiB or two."""
+PUT_S = 60.0
+"""A put is answered within this, and the time that its bytes take at `SLOWEST` a second. The client's own limits do not
+hold while it waits to be told to go on (`Expect: 100-continue`): a server that is silent then it waits for without end.
+"""
+SLOWEST = 256 << 10
 _BUSY_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 """Two conditional puts of one name at once are answered 409: S3 asks to send it again."""
 _TAKEN = frozenset({"PreconditionFailed", "412"})
@@ -59,8 +64,9 @@ class BucketResults:
             anon=False,
             use_listings_cache=False,  # others write there
             skip_instance_cache=True,
-            config_kwargs={"connect_timeout": 5, "read_timeout": 30},
+            config_kwargs={"connect_timeout": 5, "read_timeout": 30, "retries": {"total_max_attempts": 2}},
         )
+        self._fs.retries = 2  # s3fs' own, around botocore's: one that takes connections and is silent is away in 2 min
         self._is_exclusive = False
 
     def check(self) -> None:
@@ -110,8 +116,8 @@ class BucketResults:
         return self._create(path, data)
 
     def write_bytes(self, path: str, data: bytes | Iterable[bytes]) -> None:
-        with _spooled(data) as local, self._translated(path):
-            self._fs.put_file(str(local), self._at(path))
+        with _spooled(data) as local:
+            self._put(local, path)
 
     def read_bytes(self, path: str) -> bytes:
         with self._translated(path):
@@ -148,8 +154,7 @@ class BucketResults:
         with _spooled(data) as local:
             while True:
                 try:
-                    with self._translated(path):
-                        self._fs.put_file(str(local), self._at(path), mode="create")
+                    self._put(local, path, mode="create")
                     return True
                 except StorageError as problem:
                     cause = problem.__cause__
@@ -159,6 +164,11 @@ class BucketResults:
                     if pause is None:
                         raise
                 time.sleep(pause)
+
+    def _put(self, local: Path, path: str, **how: str) -> None:
+        within = PUT_S + local.stat().st_size / SLOWEST
+        with self._translated(path):
+            self._fs.put_file(str(local), self._at(path), timeout=within, **how)
 
     def _holds(self, path: str, local: Path) -> bool:
         """Whether what took the name is this very file: the answer to a put that did happen can get lost, and its
@@ -180,7 +190,7 @@ class BucketResults:
         try:
             yield
         except self._troubles as problem:
-            raise StorageError(f"{self.shown(path)}: {self._explained(problem)}") from problem
+            raise ResultsAway(f"{self.shown(path)}: {self._explained(problem)}") from problem
 
     def _explained(self, problem: BaseException) -> str:
         said = f"{str(problem).strip() or type(problem).__name__}"
@@ -192,6 +202,8 @@ class BucketResults:
             return f"there is no bucket {self.bucket}; make it, or look at AWS_ENDPOINT_URL and the region"
         if isinstance(problem, FileNotFoundError):
             return "it is not there"
+        if isinstance(problem, TimeoutError):
+            return "the server takes connections and does not answer"
         return said
 
 
@@ -220,7 +232,7 @@ def _spooled(data: bytes | Iterable[bytes]) -> Iterator[Path]:
             file.writelines((data,) if isinstance(data, bytes) else data)
             file.flush()
         except OSError as problem:
-            raise StorageError(f"{file.name}: {problem.strerror}; a file for the bucket waits there") from problem
+            raise ResultsAway(f"{file.name}: {problem.strerror}; a file for the bucket waits there") from problem
         yield Path(file.name)
 
 

@@ -22,7 +22,8 @@
     │   ├── UnreadableAnswer       an answer that is not what the wire promises
     │   └── JudgeUnavailable       the judge model could not be asked; the attempt is graded again (S26)
     ├── StorageError           the results folder or the broker refused a write: exit 3, HTTP 503
-    │   └── BrokerFull             the broker takes no write now: waited for, as one that is away
+    │   ├── BrokerFull             the broker takes no write now: waited for, as one that is away
+    │   └── ResultsAway            the results store is not there, or takes no write: a fleet waits for it
     ├── StackFailed            a part of the embedded stack keeps dying; resumable: exit 3, HTTP 503
     └── OurFault               a bug of ours: exit 70, HTTP 500
 
@@ -188,6 +189,11 @@ class StorageError(EvalfleetError):
 
 class BrokerFull(StorageError):
     """The broker takes no write now, for want of memory or as a replica. What it holds is whole."""
+
+
+class ResultsAway(StorageError):
+    """The results store is not there, or takes no write now: a network, a full disk, a key that ran out. What was to be
+    written is nowhere else than before."""
 
 
 class StackFailed(EvalfleetError):

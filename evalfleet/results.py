@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
-from evalfleet.errors import SettingError, StorageError
+from evalfleet.errors import ResultsAway, SettingError, StorageError
 
 ARTIFACT_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9A-Za-z]{1,26}")
 """A folder of ours: `<UTC time>-<short id>`."""
@@ -32,7 +32,8 @@ _CHUNK = 1 << 20
 
 
 class ResultsStore(Protocol):
-    """What artifacts need from the place they live in. Paths are relative, with `/`. All failures: `StorageError`."""
+    """What artifacts need from the place they live in. Paths are relative, with `/`. All failures: `StorageError`;
+    `ResultsAway` where the place itself fails, so that the same may succeed later."""
 
     def check(self) -> None:
         """Ask, at a process's start, whether the place will do. Raises SettingError or CredentialError if not."""
@@ -204,7 +205,7 @@ class FolderResults:
         try:
             yield
         except OSError as problem:
-            raise StorageError(_explained(self.shown(), self.shown(path), problem)) from problem
+            raise ResultsAway(_explained(self.shown(), self.shown(path), problem)) from problem
 
     def _keep_out_of_git(self, *, made: bool) -> None:
         """`.gitignore` with `*`: artifacts hold conversations. Never in a folder that also holds other things

@@ -37,6 +37,9 @@ REFUSALS = Counter("evalfleet_target_refusals_total", "Answers of a target that 
 HELD = Gauge("evalfleet_conversations_held", "Conversations that this worker plays")
 SLOTS = Gauge("evalfleet_worker_slots", "Conversations that this worker can play at once; 0 where it plays none")
 HEARTBEAT_AGE = Gauge("evalfleet_heartbeat_age_seconds", "Since this worker's last confirmed heartbeat")
+UNREACHABLE = Gauge(
+    "evalfleet_worker_unreachable", "1 while this worker does not reach it: broker, platform, results", ["what"]
+)
 
 # -- moved by a scheduler ---------------------------------------------------------------------------------------------
 REAPED = Counter("evalfleet_claims_reaped_total", "Claims taken back from dead workers")

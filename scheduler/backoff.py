@@ -1,4 +1,4 @@
-"""What does a target's trouble mean for a submission, in words?  (S17, I8)
+"""What does the trouble of a target, or of the results store, mean for a submission, in words?  (S17, I8)
 
 How much may be begun is for the claim to say (`evalfleet/ledger/lua/_target.lua`). Here is what people read of it,
 while it lasts and when it lasted too long.
@@ -33,6 +33,17 @@ def gave_out(name: str, target: Target) -> str:
     """Why a submission ends whose target has taken nothing for too long."""
     why = target.down or target.why
     return f"{name} has taken no run for {target.since_ms / 1000:.0f} s: {why}; nothing was given up, a resume goes on"
+
+
+def unwritten(why: str, since_ms: int) -> str:
+    """What a submission waits for whose results are not taken. `since_ms`: since the epoch."""
+    since = datetime.fromtimestamp(since_ms / 1000, UTC)
+    return f"nothing can be recorded since {since:%H:%M:%S} UTC: {why}; what is judged waits, and goes on by itself"
+
+
+def unwritten_too_long(why: str, seconds: float) -> str:
+    """Why a submission ends whose results were not taken for too long."""
+    return f"nothing could be recorded for {seconds:.0f} s: {why}; what is judged waits, a resume goes on"
 
 
 def _clock(now: datetime, ms: int) -> str:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from evalfleet.contract.tasks import AGGREGATE_QUEUE, GRADE_QUEUE, RUN_QUEUE, kind_of, queue_name
 from evalfleet.credentials import needs
-from evalfleet.errors import BrokerFull, EvalfleetError, StorageError, TargetUnreachable
+from evalfleet.errors import BrokerFull, EvalfleetError, ResultsAway, StorageError, TargetUnreachable
 from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Load, Meta, Progress, Snapshot, Spent, queues_of, slots_of
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.telemetry import (
@@ -37,7 +37,7 @@ from evalfleet.telemetry import (
     WAITING,
     WANTED,
 )
-from scheduler.backoff import gave_out, trouble
+from scheduler.backoff import gave_out, trouble, unwritten, unwritten_too_long
 from scheduler.budget import notice, why_closed
 from scheduler.enough import STOPPED_BY
 from scheduler.share import places, shares
@@ -128,6 +128,9 @@ class Dispatcher:
         self._paused = False
         self.idle_reason = ""
         self.judge_trouble = ""
+        self.store_trouble = ""
+        self._aggregate_at = 0.0
+        self._is_lost = False
         self.odd = ""
         self.target_limit = target_limit
         self.trouble = ""
@@ -137,7 +140,7 @@ class Dispatcher:
         """What it waits for, for people; "" when all is well."""
         if self.judge_trouble:
             return f"grading is paused, the judge failed {JUDGE_ROW} times in a row: {self.judge_trouble}"
-        return self.trouble or self.idle_reason or self.odd
+        return self.store_trouble or self.trouble or self.idle_reason or self.odd
 
     # -- one pass ---------------------------------------------------------------------------------------------------
 
@@ -156,6 +159,7 @@ class Dispatcher:
                 self.ledger.drain(sub)
                 return None
         self.judge_trouble, self._deadline = meta.judge_trouble, meta.deadline
+        self.store_trouble = unwritten(meta.store_trouble, meta.store_since) if meta.store_trouble else ""
         self._paused = meta.paused and not meta.draining
         now = self.clock()
         if now >= self._reap_at:
@@ -177,6 +181,11 @@ class Dispatcher:
         if load.target.since_ms > 1000 * self.plan.limits.stall and not meta.paused:
             self.ledger.end(sub, "stopped", gave_out(self.plan.target.name, load.target), "target_down")
             return None
+        if self.store_trouble and not meta.paused:
+            seconds = (self.ledger.now_ms() - meta.store_since) / 1000
+            if seconds > self.plan.limits.stall:
+                self.ledger.end(sub, "stopped", unwritten_too_long(meta.store_trouble, seconds), "storage")
+                return None
         if not meta.paused and not load.grace:  # a message would be dropped by its claim, and fed again
             room = min(load.most, self._share) - load.claimed - load.published
             if load.target.room is not None:
@@ -212,7 +221,7 @@ class Dispatcher:
         name, target = self.plan.target.name, load.target
         IN_FLIGHT.labels(self.plan.id).set(load.claimed)
         WAITING.labels(self.plan.id).set(load.waiting)
-        PAUSED.labels(self.plan.id).set(bool(self.judge_trouble) or meta.paused or bool(target.down))
+        PAUSED.labels(self.plan.id).set(meta.paused or any((self.judge_trouble, self.store_trouble, target.down)))
         TARGET_DOWN.labels(name).set(1 if target.down else 0)
         TARGET_MOST.labels(name).set(math.inf if target.most is None else target.most)
         self.trouble = trouble(name, target, load.most, datetime.now(UTC))
@@ -266,7 +275,14 @@ class Dispatcher:
         if seen.plays and self.publisher.queued("grade") == 0:
             for name in seen.plays - seen.grading.keys() - seen.given_up.keys():
                 self.publisher.grade(self.plan.id, Attempt.parse(name))
-        if seen.records and self.publisher.queued("aggregate") == 0:
+        if seen.records:
+            self._ask_to_record()
+
+    def _ask_to_record(self) -> None:
+        """Unless a message says so already. A results store that is away is asked in the rhythm of reconciling."""
+        now = self.clock()
+        if self.publisher.queued("aggregate") == 0 and (not self.store_trouble or now >= self._aggregate_at):
+            self._aggregate_at = now + RECONCILE_EVERY_S / 2
             self.publisher.aggregate(self.plan.id)
 
     def _is_open(self, conversation: Conversation, seen: Snapshot) -> bool:
@@ -294,7 +310,7 @@ class Dispatcher:
             self._watch_for_stall(0, 0, 0, None)
             if self.clock() - self._moved_at > COMPLETES_WITHIN_S and self.publisher.queued("aggregate") == 0:
                 self.ledger.ask_replay(sub)
-                self.publisher.aggregate(sub)
+                self._ask_to_record()
             return None
         if any(str(a) in given_up or str(a.conversation) in given_up for a in missing):
             if self._are_notes_waiting():
@@ -318,8 +334,7 @@ class Dispatcher:
         """What is known of missing attempts belongs in the artifact before the end."""
         if not self.ledger.notes(self.plan.id, 1):
             return False
-        if self.publisher.queued("aggregate") == 0:
-            self.publisher.aggregate(self.plan.id)
+        self._ask_to_record()
         self._watch_for_stall(0, 0, 0, None)
         return True
 
@@ -342,8 +357,8 @@ class Dispatcher:
             self.ledger.end(self.plan.id, "stopped", reason, "stalled")
 
     def _why_idle(self, published: int, waiting: int) -> str:
-        if self.trouble:
-            return self.trouble
+        if self.store_trouble or self.trouble:
+            return self.store_trouble or self.trouble
         workers = self.ledger.workers()
         if not workers:
             return "no worker is alive; start one with `evalfleet worker`"
@@ -357,12 +372,14 @@ class Dispatcher:
         if absent:
             return f"no worker takes the queue {' or '.join(absent)}"
         if waiting:
-            return self.note or "judged attempts are not recorded; is the target answering?"
+            return self.note or "judged attempts are not recorded; do the target and the results store answer?"
         return "messages are queued and no worker takes them"
 
     def _reopen(self) -> None:
         """Redis came back empty: the plan goes back on the books, with what the evaluations hold."""
-        log.warning("the broker lost %s; its plan goes back on the books", self.plan.id)
+        if not self._is_lost:
+            log.warning("the broker lost %s; its plan goes back on the books", self.plan.id)
+        self._is_lost = True
         self.queue.clear()
         self._queued.clear()
         self.ledger.open_epoch()
@@ -370,6 +387,7 @@ class Dispatcher:
         self.ledger.add(
             self.plan, books.done, spent=books.spent, deadline=self._deadline, paused=self._paused, replay=True
         )
+        self._is_lost = False
         self._reconcile_at = 0.0
 
 
@@ -386,7 +404,8 @@ def drive(
     every: float = TICK_S,
 ) -> Ended:
     """Drive one submission to its end. `tick(progress, note)` is called about twice a second; True ends the drive
-    early (state `left`). A broker that is away, or takes no write, is waited for, as long as the plan's stall limit."""
+    early (state `left`). A broker that is away, or takes no write, is waited for, as long as the plan's stall limit; so
+    are results that are to be read again because it has lost them."""
     ledger, sub = dispatcher.ledger, dispatcher.plan.id
     away_since: float | None = None
     progress = Progress()
@@ -401,15 +420,16 @@ def drive(
             away_since = None
             if dispatcher.clock() - shown_at >= every:
                 progress = ledger.progress(sub)
-        except (TargetUnreachable, BrokerFull) as away:
+        except (TargetUnreachable, BrokerFull, ResultsAway) as away:
             now = dispatcher.clock()
             away_since = away_since if away_since is not None else now
             note = str(away)
             if now - away_since > dispatcher.plan.limits.stall:
                 reason = f"{away} (for {now - away_since:.0f} s)"
+                code = "storage" if isinstance(away, ResultsAway) else "broker_away"
                 with contextlib.suppress(EvalfleetError):  # one that is full hears this all the same
-                    ledger.end(sub, "stopped", reason, "broker_away")
-                return Ended("stopped", reason, "broker_away")
+                    ledger.end(sub, "stopped", reason, code)
+                return Ended("stopped", reason, code)
         except EvalfleetError as error:
             log.warning("dispatching %s: %s", sub, error)
             with contextlib.suppress(EvalfleetError):  # else its workers go on, and everybody else waits for them

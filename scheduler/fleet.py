@@ -168,6 +168,7 @@ class _Drivers:
         self.running: dict[str, _Driver] = {}
         self.queues = set(QUEUES)
         self.again_at: dict[str, float] = {}
+        self.errors: dict[str, str] = {}
         self.sweep_at = 0.0
         self.away = ""
         self.epoch = 0
@@ -181,6 +182,9 @@ class _Drivers:
                 del self.running[sub]
                 if driver.failed:
                     self.again_at[sub] = now + AGAIN_AFTER_S
+                    self.errors[sub] = driver.error
+                else:
+                    self.errors.pop(sub, None)
         self.again_at = {sub: at for sub, at in self.again_at.items() if at > now}
         try:
             self._remember(self.ledger.open_epoch())
@@ -188,7 +192,7 @@ class _Drivers:
                 if sub in self.running or sub in self.again_at:
                     continue
                 if self.ledger.lock(f"drive:{sub}", self.owner, LOCK_MS):
-                    self.running[sub] = _Driver(sub, self.owner, self.settings, self.interrupts)
+                    self.running[sub] = self._driver(sub)
             self._measure()
             if now >= self.sweep_at and self.ledger.lock("sweep", self.owner, int(SWEEP_EVERY_S * 1000)):
                 self.sweep_at = now + SWEEP_EVERY_S
@@ -204,6 +208,10 @@ class _Drivers:
             log.info("the broker is back")
         self.away = ""
         BROKER_AWAY.set(0)
+
+    def _driver(self, submission: str) -> _Driver:
+        last_error = self.errors.get(submission, "")
+        return _Driver(submission, self.owner, self.settings, self.interrupts, last_error=last_error)
 
     def _remember(self, epoch: int) -> None:
         """Once for each epoch: put back on the books what the broker may have forgotten. On a thread of its own, for
@@ -252,14 +260,19 @@ class _Drivers:
 
 
 class _Driver:
-    """Drives one submission on a thread of its own; its lock is renewed by each tick."""
+    """Drives one submission on a thread of its own; its lock is renewed by each tick. `error` is what ended the drive
+    if that `failed`, logged unless it is the `last_error`."""
 
-    def __init__(self, submission: str, owner: str, settings: Settings, interrupts: Interrupts) -> None:
+    def __init__(
+        self, submission: str, owner: str, settings: Settings, interrupts: Interrupts, *, last_error: str = ""
+    ) -> None:
         self.submission = submission
         self.owner = owner
         self.settings = settings
         self.interrupts = interrupts
         self.failed = True
+        self.error = ""
+        self.last_error = last_error
         self.said: str | None = None
         self.queues: tuple[str, ...] = ()
         self.thread = threading.Thread(target=self._main, name=f"drive-{submission[-8:]}", daemon=True)
@@ -273,7 +286,9 @@ class _Driver:
                 self._drive(ledger, broker)
             self.failed = False
         except EvalfleetError as error:
-            log.error("%s: %s", self.submission, error)  # noqa: TRY400  - the sentence is enough
+            self.error = error.message
+            if self.error != self.last_error:
+                log.error("%s: %s", self.submission, error)  # noqa: TRY400  - the sentence is enough
         finally:
             forget_submission(self.submission)
             with contextlib.suppress(EvalfleetError):  # it runs out by itself

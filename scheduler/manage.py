@@ -75,6 +75,7 @@ def _status_lines(status: Status) -> Iterator[tuple[str, str]]:
         yield "under way", under_way + (f"; {row.given_up} given up" if row.given_up else "")
         yield "driven by", row.driver or "nobody"
         yield "workers", f"{status.workers} alive, {status.slots} places for conversations"
+        yield "unhealthy", "; ".join(status.unreachable)
     yield "spent", status.spent
     yield "to go", status.to_go.removesuffix(" to go")
     yield "waits for", f"paused; `evalfleet resume {row.id}` goes on" if status.note == "paused" else status.note

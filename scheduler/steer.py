@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from evalfleet.artifact import find, list_results, open_artifact, read_plan, read_summary
 from evalfleet.checks.case import case_key
-from evalfleet.errors import StorageError, UsageError
+from evalfleet.errors import ResultsAway, StorageError, UsageError
 from evalfleet.ledger import Ledger, Progress
 from evalfleet.plan import Plan
 from evalfleet.results import ResultsStore, shared_results
@@ -28,7 +28,7 @@ from scheduler.fleet import CONTACT_S, client_for, evaluations_of
 from scheduler.prepare import with_limits
 from scheduler.score import recorded
 from scheduler.submit import CUT_SHORT, Opened, put_on_books, recorded_attempts
-from scheduler.watch import why_idle
+from scheduler.watch import out_of_reach, why_idle
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +57,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One look at one submission. `note`: what it waits for; `artifact` as a person opens it; `verdict` and
-    `exit_code`: how it ended, as `watch` would say it, once it has."""
+    """One look at one submission. `note`: what it waits for; `unreachable`: what workers say that they do not
+    reach; `artifact` as a person opens it; `verdict` and `exit_code`: how it ended, as `watch` would say it, once
+    it has."""
 
     row: Row
     counts: Mapping[str, int]
     waiting: int
     workers: int
     slots: int
+    unreachable: Sequence[str]
     spent: str
     to_go: str
     note: str
@@ -103,6 +105,8 @@ class Steering:
         if not wanted:
             return []
         found = {sub for sub in self.ledger.known() if sub.removeprefix("sub_").startswith(wanted)}
+        if f"sub_{wanted}" in found:
+            return [f"sub_{wanted}"]  # needs no results store, which may be what it waits for
         shorts = {sub.removeprefix("sub_")[:8] for sub in found}
         for name in list_results(self.store):
             short = name.rpartition("-")[2].upper()
@@ -139,7 +143,8 @@ class Steering:
     def status(self, submission: str) -> Status:
         """How far it is now."""
         progress = self.ledger.progress(submission)
-        artifact = find(self.store, submission)
+        artifact = self._artifact(submission)
+        workers = self.ledger.workers()
         stored: Mapping[str, Any] = {}
         note = ""
         row = self._row(submission, progress)
@@ -157,8 +162,9 @@ class Steering:
             row=row,
             counts=progress.counts,
             waiting=progress.waiting,
-            workers=len(self.ledger.workers()),
+            workers=len(workers),
             slots=self.ledger.slots(),
+            unreachable=out_of_reach(workers),
             spent=money(progress.spent),
             to_go="" if estimate is None else str(estimate),
             note=note,
@@ -166,6 +172,16 @@ class Steering:
             verdict=stored.get("verdict"),
             exit_code=stored.get("exit_code"),
         )
+
+    def _artifact(self, submission: str) -> str | None:
+        """Its name; None, too, while the results store is away and the books know it."""
+        try:
+            return find(self.store, submission)
+        except ResultsAway as away:
+            if self.ledger.meta(submission) is None:
+                raise
+            log.warning("%s", away)
+            return None
 
     def _summary(self, artifact: str | None) -> Mapping[str, Any]:
         if artifact is None:
@@ -280,7 +296,8 @@ class Steering:
 def steering(settings: Settings) -> Iterator[Steering]:
     """The fleet that the environment names."""
     store = shared_results(settings.require_results_url())
-    store.check()
+    with contextlib.suppress(ResultsAway):  # who needs it will say so
+        store.check()
     ledger = Ledger(settings.require_broker().redis_url)
     try:
         yield Steering(settings, ledger, store)

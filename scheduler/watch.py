@@ -7,10 +7,12 @@ how much may be missing.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from evalfleet.artifact import find, finish, open_artifact, read_plan
-from evalfleet.errors import TargetUnreachable, UsageError
+from evalfleet.errors import ResultsAway, TargetUnreachable, UsageError
 from evalfleet.ledger import GRACE_MS, Ledger, Meta, Progress
 from evalfleet.plan import Plan
 from evalfleet.results import ResultsStore, shared_results
@@ -40,11 +42,16 @@ def watch(
     the summary is how far it is. Where no more is missing at its end than `allow_missing`, its evaluations are ended
     with what is recorded (S18): the one thing that watching does. UsageError when nobody knows it."""
     store = shared_results(settings.require_results_url())
-    store.check()
+    try:
+        store.check()
+    except ResultsAway as away:  # it is needed at the end, and the submission waits for it, too
+        reporter.warn(str(away))
     ledger = Ledger(settings.require_broker().redis_url)
     with Interrupts() as interrupts:
         ended = _follow(submission, store, ledger, interrupts, reporter)
     reporter.done()
+    if ended is not None and ended.state == "stopped" and ended.reason:
+        reporter.warn(f"stopped: {ended.reason}")
     artifact = find(store, submission)
     if artifact is None:
         raise UsageError(f"{store.shown()} holds no artifact of {submission}; is EVALFLEET_RESULTS_URL the fleet's?")
@@ -61,8 +68,6 @@ def watch(
         summary = replace(summary, missing_allowed=stored.get("missing_allowed") is True)
     if ended is None:
         reporter.note(f"not watching any more; {submission} goes on (`evalfleet watch {submission}`)")
-    elif ended.state == "stopped" and ended.reason:
-        reporter.warn(f"stopped: {ended.reason}")
     ledger.close()
     code = exit_code(
         summary,
@@ -133,12 +138,22 @@ def why_idle(ledger: Ledger, submission: str, meta: Meta) -> str:
         return "the broker is full and refuses writes; everything waits until it has room"
     if meta.paused:
         return "paused"
-    if not ledger.workers():
+    workers = ledger.workers()
+    if not workers:
         return "no worker is alive; start one with `evalfleet worker`"
     if ledger.lock_owner(f"drive:{submission}") is None:
         said = f"; the last word was: {meta.note}" if meta.note else ""
         return f"no scheduler drives it; start one with `evalfleet scheduler`{said}"
-    return meta.note
+    return meta.note or "; ".join(out_of_reach(workers)[:2])
+
+
+def out_of_reach(workers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What workers say that they do not reach, a sentence for each."""
+    return sorted(
+        f"worker {worker.get('host')}-{worker.get('pid')} does not reach the {what}: {why}"
+        for worker in workers
+        for what, why in dict(worker.get("unreachable") or {}).items()
+    )
 
 
 class _Notes:

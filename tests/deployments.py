@@ -31,13 +31,15 @@ KEYS = {
 @dataclass(frozen=True)
 class Part:
     """One process of ours: the words after `evalfleet`, its variables, and what is asked whether it is well: a program
-    (its words) or an address (`http://127.0.0.1:PORT/PATH`)."""
+    (its words) or an address (`http://127.0.0.1:PORT/PATH`); `readiness` is the program that asks whether it is of use.
+    """
 
     name: str
     words: tuple[str, ...]
     environment: Mapping[str, str]
     health: tuple[str, ...]
     address: str = ""
+    readiness: tuple[str, ...] = ()
 
 
 def filled_in(text: str) -> str:
@@ -93,5 +95,6 @@ def kubernetes(resources: list[dict[str, Any]]) -> dict[str, Part]:
             address = f"http://127.0.0.1:{ports[probe['httpGet']['port']]}{probe['httpGet']['path']}"
         else:
             health = tuple(probe["exec"]["command"])
-        parts[name] = Part(name, tuple(container["args"]), environment, health, address)
+        ready = tuple(container.get("readinessProbe", {}).get("exec", {}).get("command", ()))
+        parts[name] = Part(name, tuple(container["args"]), environment, health, address, ready)
     return parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import evalfleet.bucket
 from evalfleet.artifact import append_segment, attempts_index, find, finish, list_results, open_artifact, write_plan
 from evalfleet.bucket import BucketResults
-from evalfleet.errors import CredentialError, SettingError, StorageError
+from evalfleet.errors import CredentialError, ResultsAway, SettingError, StorageError
 from evalfleet.results import FolderResults, shared_results
 from tests.s3 import make_bucket, s3
 from tests.scheduler.samples import ARTIFACT, line
@@ -190,3 +192,16 @@ def test_a_server_that_is_away_is_said_with_the_place(bucket: str, monkeypatch: 
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(StorageError, match=f"s3://{bucket}/x: .*127.0.0.1:9"):
         shared_results(f"s3://{bucket}/x").check()
+
+
+@pytest.mark.timeout(60)
+def test_i8_a_server_that_takes_connections_and_is_silent_is_not_waited_for_without_end(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put asks first whether it may go on, and the client waits for that answer for ever."""
+    monkeypatch.setattr(evalfleet.bucket, "PUT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        for act in (BucketResults.write_bytes, BucketResults.write_bytes_exclusive):
+            with pytest.raises(ResultsAway, match=r"/x/.*: the server takes connections and does not answer"):
+                act(BucketResults(f"s3://{bucket}/x"), "one", b"1")

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,45 @@ def test_each_part_that_stays_says_whether_it_is_healthy(part: Part) -> None:
         compile(part.health[2], part.name, "exec")
     else:
         assert part.address.startswith("http://127.0.0.1:")
+
+
+@pytest.fixture
+def alive(tmp_path: Path) -> Path:
+    return tmp_path / "alive"
+
+
+def probed(command: Sequence[str], alive: Path) -> tuple[bool, str]:
+    """Whether a probe of a worker's file is content, and what it says."""
+    assert command[:2] == ("python", "-c")
+    program = command[2].replace("'/tmp/alive'", repr(str(alive)))
+    assert program != command[2]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    return done.returncode == 0, done.stderr
+
+
+def test_a_worker_that_is_well_satisfies_every_probe_and_one_that_takes_nothing_none(alive: Path) -> None:
+    probes = [(OURS[role].health, "compose") for role in sorted(ROLES)]
+    for pod in (PODS[role] for role in sorted(ROLES) if PODS):
+        probes += [(pod.health, "liveness"), (pod.readiness, "readiness")]
+    for command, kind in {(command, kind) for command, kind in probes}:
+        alive.unlink(missing_ok=True)
+        assert not probed(command, alive)[0], f"{kind}: there is no life yet"
+        alive.touch()
+        assert probed(command, alive) == (True, ""), kind
+        os.utime(alive, (1, 1))
+        assert not probed(command, alive)[0], kind
+
+
+def test_a_platform_that_is_away_makes_a_worker_unhealthy_and_restarts_none(alive: Path) -> None:
+    """Else all workers of a cluster would be restarted for as long as it lasts."""
+    alive.write_text("platform: it does not answer")
+    for role in ROLES:
+        well, said = probed(OURS[role].health, alive)
+        assert not well
+        assert said.strip() == "platform: it does not answer", "whoever asks about the container reads why"
+        if PODS:
+            assert probed(PODS[role].readiness, alive) == (False, said)
+            assert probed(PODS[role].health, alive)[0], "liveness is about the file's age alone"
 
 
 def test_only_who_writes_or_reads_the_results_has_them() -> None:
@@ -245,8 +284,10 @@ def test_what_scales_and_what_is_drained_names_what_is_there() -> None:
             rules = yaml.safe_load((DEPLOY / "rules.yml").read_text())
             recorded = {rule["record"] for group in rules["groups"] for rule in group["rules"] if "record" in rule}
             assert metric["external"]["metric"]["name"].replace("_", ":", 1) in recorded
-    budgets = {r["metadata"]["name"] for r in RESOURCES if r["kind"] == "PodDisruptionBudget"}
-    assert budgets == set(deployments)
+    budgets = {r["metadata"]["name"]: r["spec"] for r in RESOURCES if r["kind"] == "PodDisruptionBudget"}
+    assert set(budgets) == set(deployments)
+    for role in ROLES:
+        assert budgets[role]["unhealthyPodEvictionPolicy"] == "AlwaysAllow", "no drain waits for somebody's platform"
 
 
 # -- Prometheus and Grafana -------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ evidence that is not recorded is sent again, a batch that was recorded comes bac
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import logging
 import re
 import threading
@@ -20,12 +21,13 @@ from typing import Any, Protocol, TypeVar
 from evalfleet.artifact import AttemptsIndex, IndexEntry
 from evalfleet.bulk import is_large
 from evalfleet.contract import jsontext
-from evalfleet.errors import BrokerFull, EvalfleetError, ProblemAnswer, StorageError
+from evalfleet.errors import BrokerFull, EvalfleetError, ProblemAnswer, ResultsAway, StorageError
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Attempt, Plan
 from evalfleet.recording import BATCH, wire_attempt
 from evalfleet.results import ResultsStore
 from evalfleet.telemetry import BATCH_ATTEMPTS, RECORD_SECONDS
+from worker.health import Health
 
 log = logging.getLogger(__name__)
 
@@ -60,17 +62,31 @@ class Aggregator:
     """Aggregates one plan; keep one per plan and process, it remembers what it has read of the artifact.
 
     `run(owner)` returns when nothing waits, or another aggregator is at work. It raises PlatformError when the platform
-    does not answer (what waits, waits on), and ends the submission in the ledger when the artifact cannot be written or
-    the evaluation takes no more attempts.
+    does not answer and ResultsAway when the results store does not take or give (what waits, waits on), and ends the
+    submission in the ledger when there can be no evidence or the evaluation takes no more attempts. Unless it `waits`,
+    a results store that is away ends the submission, too.
     """
 
-    def __init__(self, ledger: Ledger, plan: Plan, store: ResultsStore, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        plan: Plan,
+        store: ResultsStore,
+        recorder: Recorder,
+        *,
+        health: Health | None = None,
+        waits: bool = True,
+    ) -> None:
         self.ledger = ledger
         self.plan = plan
         self.store = store
         self.recorder = recorder
         self.index = AttemptsIndex(store, plan.artifact)
         self.completed: set[int] = set()
+        self.health = health or Health()
+        self.waits = waits
+        self.said = ""
+        """What the last run ended with, so that it is logged once."""
 
     def run(self, owner: str, stopping: threading.Event) -> None:
         name = f"aggregate:{self.plan.id}"
@@ -88,12 +104,23 @@ class Aggregator:
                 began = time.monotonic()
         except BrokerFull:
             raise  # what waits, waits on
+        except ResultsAway as away:
+            if self.waits:
+                self._note_away(away)
+            else:
+                self.ledger.end(self.plan.id, "stopped", away.message, "storage")
+            raise
         except StorageError as error:
             self.ledger.end(self.plan.id, "stopped", error.message, "storage")
             raise
         finally:
             renewing.stop()
             self.ledger.unlock(name, owner)
+
+    def _note_away(self, away: ResultsAway) -> None:
+        still = functools.partial(self.ledger.is_store_away, self.plan.id)
+        self.health.away("results", self.plan.id, away.message, still)
+        self.ledger.store_away(self.plan.id, away.message)
 
     def _round(self) -> bool:
         """One pass; True if there may be more to do."""
@@ -106,6 +133,8 @@ class Aggregator:
             return False
         with RECORD_SECONDS.time():
             self._write(records, notes)
+            self.health.back("results", self.plan.id)
+            self.ledger.store_back(self.plan.id)
             self.ledger.drop_notes(sub, notes)
             chosen = {a: self._evidence(a) for a in records}
             if replay is not None:
@@ -291,11 +320,14 @@ class _Renewing:
 
 
 def aggregate(aggregator: Aggregator, owner: str, stopping: threading.Event) -> None:
-    """The aggregate task without Celery. A platform that is away leaves everything for the next message."""
+    """The aggregate task without Celery. What is away leaves everything for the next message, and is logged once."""
     began = time.monotonic()
     try:
         aggregator.run(owner, stopping)
+        aggregator.said = ""
     except concurrent.futures.CancelledError:
         log.info("aggregate %s: this worker leaves; the next message goes on", aggregator.plan.id)
     except EvalfleetError as error:
-        log.warning("aggregate %s after %.1f s: %s", aggregator.plan.id, time.monotonic() - began, error)
+        again, aggregator.said = error.message == aggregator.said, error.message
+        level = logging.DEBUG if again else logging.WARNING
+        log.log(level, "aggregate %s after %.1f s: %s", aggregator.plan.id, time.monotonic() - began, error)

@@ -178,6 +178,7 @@ def run_worker(
         liveness_file,
         waiting=lambda: sum(crew.ledger.queue_length(name) for name in names if intake.asks(kind_of(name))),
         deaf=lambda: os.kill(os.getpid(), signal.SIGTERM),
+        unreachable=crew.health.look,
     )
     liveness.check_file()
     tell_about_submissions(
@@ -365,7 +366,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=environ.get("EVALFLEET_LIVENESS_FILE") or None,
         metavar="FILE",
-        help=f"touched every {EVERY_S:.0f} s while messages are taken; older than 30 s means unhealthy",
+        help=f"touched every {EVERY_S:.0f} s while messages are taken: older than 30 s means restart it; holds what it "
+        "does not reach: not empty means unhealthy",
     )
     add("--ready-file", type=Path, metavar="FILE", help="written once, when the first message can come")
     return parser

@@ -16,12 +16,12 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
 from evalfleet.errors import EvalfleetError
 from evalfleet.ledger import Hold, Ledger
 from evalfleet.plan import Attempt, Conversation
-from evalfleet.telemetry import HEARTBEAT_AGE
+from evalfleet.telemetry import HEARTBEAT_AGE, UNREACHABLE
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +41,23 @@ class Heartbeat:
     """Beats until `stop`. `told(state)` of a hold is called from the heartbeat's thread when its state is `draining`,
     `lost`, `left` or `stopped`; the last three once, and then it is no hold any more.
 
-    `ledger` is the heartbeat's own: one that gives up within `ANSWER_S`.
+    `ledger` is the heartbeat's own: one that gives up within `ANSWER_S`. `unreachable()`: what this worker does not
+    reach and why, for whoever asks about workers.
     """
 
-    def __init__(self, ledger: Ledger, queues: str, slots: int, *, every: float = EVERY_S) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        queues: str,
+        slots: int,
+        *,
+        unreachable: Callable[[], Mapping[str, str]] = dict,
+        every: float = EVERY_S,
+    ) -> None:
         self.incarnation = uuid.uuid4().hex
         self.ledger = ledger
         self.every = every
+        self.unreachable = unreachable
         self.info = {"host": socket.gethostname(), "pid": os.getpid(), "queues": queues, "slots": slots}
         self.name = f"{self.info['host']}-{self.info['pid']}-{self.incarnation[:8]}"
         self._taken: set[Hashable] = set()
@@ -59,6 +69,7 @@ class Heartbeat:
         self._now = threading.Event()
         self._confirmed = time.monotonic()
         HEARTBEAT_AGE.set_function(lambda: time.monotonic() - self._confirmed)
+        UNREACHABLE.labels("broker").set_function(lambda: float(self.age > UNCONFIRMED_S))
         self._thread = threading.Thread(target=self._main, name="evalfleet-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -135,7 +146,8 @@ class Heartbeat:
             holds = dict(self._holds)
         began = time.monotonic()
         try:
-            states = self.ledger.beat(self.incarnation, {**self.info, "held": len(holds)}, list(holds))
+            info = {**self.info, "held": len(holds), "unreachable": self.unreachable()}
+            states = self.ledger.beat(self.incarnation, info, list(holds))
         except Exception as error:  # whatever it is: a heartbeat that ends while its worker goes on is the worst of all
             level = logging.WARNING if isinstance(error, EvalfleetError) else logging.ERROR
             log.log(level, "heartbeat not confirmed for %.1f s: %s", self.age, error, exc_info=level == logging.ERROR)

@@ -18,6 +18,7 @@ from evalfleet.contract.calls import Heard
 from evalfleet.errors import EvalfleetError, PlatformError, ProblemAnswer, TargetUnreachable
 from evalfleet.ledger import Ledger
 from evalfleet.telemetry import REFUSALS
+from worker.health import Health
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +32,21 @@ BUSY = frozenset({429, 503})
 
 
 class TargetEar:
-    """One target, by its name. Used on the loop thread; `tell` runs a blocking call elsewhere."""
+    """One target, by its name. Used on the loop thread; `tell` runs a blocking call elsewhere. That this worker does
+    not reach it is noted in its `health`, too, whether or not others do."""
 
     def __init__(
         self,
         name: str,
         ledger: Ledger,
         tell: Callable[[Callable[[], object]], object],
+        health: Health,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.ledger = ledger
         self.tell = tell
+        self.health = health
         self.clock = clock
         self._silent_since: float | None = None
         self._told_silence = False
@@ -52,6 +56,8 @@ class TargetEar:
         now = self.clock()
         if heard.quota:
             return  # it stops the submission, and nobody waits for it
+        if heard.status is not None and (heard.status < 500 or heard.status in BUSY):
+            self.health.back("platform", self.name)
         if heard.status in BUSY:
             self._silent_since = None
             REFUSALS.labels(str(heard.status)).inc()
@@ -74,6 +80,8 @@ class TargetEar:
         self._failed_at = now
         if now - self._silent_since >= SILENT_S and now - self._silence_at >= EVERY_S:
             self._silence_at, self._told_silence = now, True
+            why = f"{self.name} does not answer: {heard.why}"
+            self.health.away("platform", self.name, why, lambda: self.ledger.is_target_down(self.name))
             self.tell(functools.partial(self.ledger.target_down, self.name, heard.why))
 
     def _answered(self, now: float, heard: Heard) -> None:

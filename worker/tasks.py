@@ -52,6 +52,7 @@ from evalfleet.telemetry import (
 from worker.aggregate import Aggregator, aggregate
 from worker.evidence import Play, attempt_line, context_line, missing_line
 from worker.grading import Grading
+from worker.health import Health
 from worker.heartbeat import ANSWER_S, Heartbeat
 from worker.loop import Leave, LoopThread
 from worker.play import Player
@@ -82,7 +83,8 @@ class Crew:
         broker = settings.require_broker().redis_url
         self.ledger = Ledger(broker)
         self.loop = LoopThread()
-        self.heart = Heartbeat(Ledger(broker, within=ANSWER_S), queues, slots)
+        self.health = Health()
+        self.heart = Heartbeat(Ledger(broker, within=ANSWER_S), queues, slots, unreachable=self.health.unreachable)
         self.stopping = threading.Event()
         self._tasks = 0
         self._task_ended = threading.Condition()
@@ -345,7 +347,10 @@ class Crew:
             if aggregator is None:
                 if len(self._aggregators) >= PLANS_KEPT:
                     self._aggregators.clear()
-                aggregator = Aggregator(self.ledger, plan, self.store, _Recorder(self, plan))
+                embedded = self.settings.lifeline_fd is not None  # a person sits before it: that one is told at once
+                aggregator = Aggregator(
+                    self.ledger, plan, self.store, _Recorder(self, plan), health=self.health, waits=not embedded
+                )
                 self._aggregators[submission] = aggregator
         owner = f"worker:{self.heart.incarnation}:{threading.current_thread().name}"
         aggregate(aggregator, owner, self.stopping)
@@ -388,7 +393,7 @@ class Crew:
         name = plan.target.name
         client = self._clients.get(name)
         if client is None:
-            hear = TargetEar(name, self.ledger, self._teller).heard
+            hear = TargetEar(name, self.ledger, self._teller, self.health).heard
             client = self._clients[name] = Client(*self._contact(plan), hear=hear)
         return client
 

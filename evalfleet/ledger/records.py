@@ -52,6 +52,30 @@ class Records(Broker):
             )
 
     @guarded
+    def store_away(self, submission: str, why: str) -> None:
+        """The results store takes nothing of it now, and what waits, waits on. Nothing happens to one that ended."""
+        self.redis.eval(
+            "if redis.call('HGET', KEYS[1], 'state') ~= 'running' then return end "
+            "local t = redis.call('TIME') "
+            "redis.call('HSETNX', KEYS[1], 'store_since', t[1] * 1000 + math.floor(t[2] / 1000)) "
+            "redis.call('HSET', KEYS[1], 'store_trouble', ARGV[1]) "
+            "redis.call('PUBLISH', ARGV[2], ARGV[3])",
+            1, self._key(submission, "meta"), why, self._wake, submission,
+        )  # fmt: skip
+
+    @guarded
+    def store_back(self, submission: str) -> None:
+        """It took something."""
+        if self.redis.hdel(self._key(submission, "meta"), "store_trouble", "store_since"):
+            self.redis.publish(self._wake, submission)
+
+    @guarded
+    def is_store_away(self, submission: str) -> bool:
+        """Whether it runs, and the store has taken nothing of it since somebody said so."""
+        state, trouble = self.redis.hmget(self._key(submission, "meta"), "state", "store_trouble")
+        return state == b"running" and trouble is not None
+
+    @guarded
     def drop_notes(self, submission: str, names: Iterable[str]) -> None:
         fields = list(names)
         if fields:

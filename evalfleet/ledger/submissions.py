@@ -22,7 +22,7 @@ ENDED_TTL_S = 24 * 3600
 
 _OF_A_COMMAND = (
     "reason", "code", "completed", "paused", "draining", "note", "judge_failed", "judge_trouble", "ended",
-    "played", "played_ms", "recorded",
+    "played", "played_ms", "recorded", "store_trouble", "store_since",
 )  # fmt: skip
 """Fields of `meta` that a resume begins without."""
 
@@ -41,7 +41,8 @@ class Meta:
 
     `state`: running | stopped | completed | incomplete. `reason` says why it is not running; `code` is the word for
     it that programs read ("" if none). `progress_at`: ms since the epoch, Redis' clock. `note`: what its dispatcher
-    says it waits for, for people. `judge_trouble`: why grading is paused (S26), "" when it is not.
+    says it waits for, for people. `judge_trouble`: why grading is paused (S26), "" when it is not. `store_trouble`: why
+    the results store takes nothing of it, since `store_since` (ms).
     """
 
     state: str
@@ -58,6 +59,8 @@ class Meta:
     completed: frozenset[int] = frozenset()
     note: str = ""
     judge_trouble: str = ""
+    store_trouble: str = ""
+    store_since: int = 0
     planned_at: str = ""
     """RFC 3339 UTC."""
     total: int = 0
@@ -183,6 +186,8 @@ class Submissions(Broker):
             completed=frozenset(int(i) for i in raw.get("completed", "").split(",") if i),
             note=raw.get("note", ""),
             judge_trouble=raw.get("judge_trouble", ""),
+            store_trouble=raw.get("store_trouble", ""),
+            store_since=int(raw.get("store_since", "0")),
             planned_at=raw.get("planned_at", ""),
             total=int(raw.get("total", "0")),
             recorded=int(raw["recorded"]) if "recorded" in raw else None,

@@ -71,6 +71,11 @@ class Targets(Broker):
         self._scripts["target_answered"](keys=[self._target(name)], args=[self._wake, KNOWN_MS])
 
     @guarded
+    def is_target_down(self, name: str) -> bool:
+        """Whether nobody has had an answer since somebody said that it is down."""
+        return bool(self.redis.hexists(self._target(name), "down"))
+
+    @guarded
     def target_wait_ms(self, name: str) -> int:
         """For how long nothing is begun there."""
         until = self.redis.hget(self._target(name), "until")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.command import await_true
 from tests.e2e.conftest import Tree
 
 pytestmark = pytest.mark.e2e
@@ -59,3 +60,22 @@ def test_a_full_disk_stops_and_with_room_again_the_same_command_finishes(tree: T
     assert f"{evidence} of 15 recorded" in again.err, "what is recorded has evidence, and the other way round"
     assert tree.started() <= 15 + 1, f"{paid} runs were paid for and found again; one may have been in flight"
     assert len(tree.lines()) == 15
+
+
+def test_a_results_folder_that_goes_away_is_not_waited_for_by_who_sits_before_it(tree: Tree) -> None:
+    """A fleet waits for its results (decision 026). Here it is told at once, by one sentence: the folder is a file, in
+    which nobody can write, root no more than others."""
+    tree.case("a", "scenarios:\n  - {id: one, trials: 3, user: until go hi, expect: [{no_error: true}]}\n")
+    with tree.start("eval", "-j", "1") as evaluation:
+        await_true(lambda: tree.started() == 1, "a run is in flight")
+        trials = tree.artifact() / "trials"
+        kept = trials.rename(trials.with_name("kept"))
+        trials.touch()
+        (tree.root / "go").touch()
+        done = evaluation.wait(60).check(3, "Not a directory; a part of that path is a file: move it away")
+    assert "Traceback" not in done.err
+    paid = tree.started()
+    trials.unlink()
+    kept.rename(trials)
+    tree.run("eval", "-j", "1").check(0, "1 scenario: 1 pass")
+    assert tree.started() <= 3 + 1, f"{paid} runs were paid for and found again; one may have been in flight"

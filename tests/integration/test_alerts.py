@@ -206,6 +206,7 @@ def test_every_alerts_condition_is_reached_by_its_fault(
     until(lambda: fleet.metrics("second")["evalfleet_conversations_held"] > 0, fleet.logs)
     server.send(signal.SIGKILL)
     reached("EvalfleetTargetDown")
+    reached("EvalfleetWorkerImpaired")
     broker.part.kill()
     reached("EvalfleetBrokerAway")
     reached("EvalfleetHeartbeatUnconfirmed")

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from evalfleet.errors import TargetUnreachable
+from evalfleet.errors import ResultsAway, TargetUnreachable
+from evalfleet.givenup import entry
 from evalfleet.ledger import JUDGE_ROW, Claimed, Ledger, Progress, Reading
 from evalfleet.plan import Attempt, Conversation, Plan
 from scheduler.dispatch import Books, Dispatcher, Ended, drive
@@ -409,6 +410,90 @@ def full(scene: Scene) -> Iterator[Scene]:
     scene.ledger.redis.config_set("maxmemory", "1")
     yield scene
     scene.ledger.redis.config_set("maxmemory", "0")
+
+
+def test_i8_results_that_are_not_taken_are_said_and_waited_for_and_only_after_the_stall_limit_it_ends(
+    scene: Scene,
+) -> None:
+    scene.step()
+    conversation = scene.take()
+    for attempt in scene.plan.attempts(conversation):
+        scene.ledger.put_record(scene.plan.id, attempt, b"{}", "passed")
+    scene.ledger.release(scene.plan.id, conversation, "w", played=True)
+    scene.ledger.store_away(scene.plan.id, "s3://b: no route")
+    assert scene.step() is None
+    assert scene.dispatcher.note.startswith("nothing can be recorded since ")
+    assert "UTC: s3://b: no route; what is judged waits, and goes on by itself" in scene.dispatcher.note
+    for _ in range(30):
+        scene.step(1)
+    asked = scene.wire.aggregates
+    assert asked == 1, "a message that waits is enough"
+    scene.wire.aggregates = 0
+    scene.step(10)
+    assert scene.wire.aggregates == 1, "it is asked again and again"
+
+    scene.ledger.store_back(scene.plan.id)
+    scene.ledger.confirm(scene.plan.id, {scene.plan.attempts(conversation)[0]: "passed"})
+    scene.step()
+    assert scene.dispatcher.note == ""
+    scene.ledger.store_away(scene.plan.id, "s3://b: no route")
+    scene.ledger.redis.hincrby(f"{scene.ledger.prefix}s:{scene.plan.id}:meta", "store_since", -601_000)
+    assert scene.ledger.pause(scene.plan.id)
+    assert scene.step() is None
+    assert scene.step() is None, "who pauses it may take his time"
+    scene.ledger.unpause(scene.plan.id)
+    scene.step()
+    ended = scene.step()
+    assert ended is not None
+    assert (ended.state, ended.code) == ("stopped", "storage")
+    assert ended.reason.startswith("nothing could be recorded for 601 s: s3://b: no route; what is judged waits")
+    assert len(scene.ledger.records(scene.plan.id)) == 1
+
+
+def test_while_results_are_not_taken_the_last_word_of_what_is_missing_is_not_tried_without_a_pause(
+    scene: Scene,
+) -> None:
+    scene.step()
+    while scene.wire.runs:
+        conversation = scene.take()
+        scene.ledger.release(
+            scene.plan.id, conversation, "w", played=True, gave_up=entry("every try failed", "agent_not_started")
+        )
+        scene.ledger.put_note(scene.plan.id, str(conversation), b"{}")
+        scene.step()
+    scene.ledger.store_away(scene.plan.id, "s3://b: no route")
+    asked = 0
+    for _ in range(40):
+        scene.wire.aggregates = 0  # a worker has taken it, in vain
+        scene.step(0.5)
+        asked += scene.wire.aggregates
+    assert 2 <= asked <= 5, "in 20 s"
+
+
+def test_results_that_cannot_be_read_again_after_redis_forgot_are_waited_for(scene: Scene) -> None:
+    scene.step()
+    scene.ledger.forget(scene.plan.id)
+    reload, away = scene.dispatcher.reload, True
+
+    def reloaded() -> Books:
+        if away:
+            raise ResultsAway("s3://b: no route")
+        return reload()
+
+    scene.dispatcher.reload = reloaded
+    notes: list[str] = []
+
+    def tick(_: Progress, note: str) -> bool:
+        nonlocal away
+        notes.append(note)
+        scene.now += 1
+        if len(notes) == 3:
+            away = False
+        meta = scene.ledger.meta(scene.plan.id)
+        return meta is not None and meta.state == "running"
+
+    assert drive(scene.dispatcher, tick=tick, every=0.01) == Ended("left")
+    assert notes[:3] == ["s3://b: no route"] * 3
 
 
 def test_a_broker_that_is_full_is_waited_for_and_what_it_holds_goes_on(full: Scene) -> None:

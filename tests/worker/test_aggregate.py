@@ -17,7 +17,7 @@ from evalfleet.artifact import append_segment, attempts_index, read_segments, wr
 from evalfleet.checks.outcome import judge
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
-from evalfleet.errors import ProblemAnswer, StorageError, TargetUnreachable
+from evalfleet.errors import ProblemAnswer, ResultsAway, StorageError, TargetUnreachable
 from evalfleet.ledger import Ledger, Meta
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.recording import wire_attempt
@@ -25,8 +25,9 @@ from evalfleet.results import FolderResults
 from scheduler.plan import evaluation_body
 from tests.server.conftest import TOKEN, ScriptedDriver, serving
 from tests.worker.test_play import plan_of
-from worker.aggregate import Aggregator
+from worker.aggregate import Aggregator, aggregate
 from worker.evidence import Play, attempt_line
+from worker.health import Health
 from worker.play import Player
 from worker.played import Played
 
@@ -258,6 +259,60 @@ async def test_evidence_that_cannot_be_written_stops_the_submission_and_records_
     assert "disk is full" in stage.meta.reason
     assert stage.recorder.sent == []
     assert await stage.recorded() is None
+
+
+@pytest.fixture
+def away(stage: Stage) -> Callable[[], None]:
+    """The artifact's folder is a file, which root cannot write into either; the function puts it back."""
+    folder = stage.store.root / stage.plan.artifact
+    kept = folder.rename(folder.with_name("kept"))
+    folder.touch()
+
+    def back() -> None:
+        folder.unlink()
+        kept.rename(folder)
+
+    return back
+
+
+async def test_a_results_store_that_is_away_is_waited_for_and_what_is_judged_goes_on_when_it_is_back(
+    stage: Stage, away: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    health = Health()
+    aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder, health=health)
+    await stage.put(0)
+    with pytest.raises(ResultsAway, match="Not a directory"):
+        await stage.aggregate(aggregator)
+    assert stage.meta.state == "running"
+    assert "Not a directory; a part of that path is a file" in stage.meta.store_trouble
+    assert "Not a directory" in health.unreachable()["results"]
+    assert list(stage.ledger.records(stage.plan.id)) == [Attempt(0, 0, 0)]
+    assert stage.recorder.sent == [], "evidence before record"
+    for _ in range(3):
+        await asyncio.to_thread(aggregate, aggregator, "again", threading.Event())
+    warnings = [r for r in caplog.records if r.name.startswith("worker.") and r.levelname == "WARNING"]
+    assert len(warnings) == 2, "its health and its submission, once each"
+
+    away()
+    await stage.aggregate(aggregator)
+    assert (stage.meta.store_trouble, dict(health.unreachable())) == ("", {})
+    assert await stage.recorded() == [0]
+    assert stage.evidence() == [0]
+
+
+async def test_a_persons_own_results_folder_that_fails_ends_the_evaluation_at_once(
+    stage: Stage, away: Callable[[], None]
+) -> None:
+    aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder, waits=False)
+    await stage.put(0)
+    with pytest.raises(ResultsAway):
+        await stage.aggregate(aggregator)
+    assert (stage.meta.state, stage.meta.code) == ("stopped", "storage")
+    assert "Not a directory; a part of that path is a file" in stage.meta.reason
+    away()
+    stage.ledger.add(stage.plan, {}, replay=True)
+    await stage.aggregate()
+    assert await stage.recorded() == [0], "what was judged waited for the resume"
 
 
 async def test_an_evaluation_that_was_cancelled_meanwhile_ends_the_submission(stage: Stage) -> None:

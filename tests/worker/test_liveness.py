@@ -20,7 +20,14 @@ class Scene:
         self.away = False
         self.told = 0
         self.file = file
-        self.liveness = Liveness(file, waiting=self._waiting, deaf=self._deaf, clock=lambda: self.now)
+        self.unreachable = ""
+        self.liveness = Liveness(
+            file,
+            waiting=self._waiting,
+            deaf=self._deaf,
+            unreachable=lambda: self.unreachable,
+            clock=lambda: self.now,
+        )
 
     def _waiting(self) -> int:
         if self.away:
@@ -85,6 +92,23 @@ def test_an_old_file_becomes_new(scene: Scene) -> None:
     os.utime(scene.file, (1, 1))
     scene.liveness.look()
     assert scene.file.stat().st_mtime > 1
+
+
+def test_what_is_not_reached_stands_in_the_file_and_is_no_matter_of_its_age(scene: Scene) -> None:
+    assert scene.file is not None
+    scene.liveness.look()
+    assert scene.file.read_text() == ""
+    scene.unreachable = "platform: it does not answer"
+    os.utime(scene.file, (1, 1))
+    scene.liveness.look()
+    assert scene.file.read_text() == "platform: it does not answer"
+    assert scene.file.stat().st_mtime > 1, "a restart would help nobody"
+    assert scene.looks_well(seconds=2)
+    assert scene.file.read_text() == "platform: it does not answer", "also where somebody removed the file"
+    scene.unreachable = ""
+    scene.liveness.look()
+    assert scene.file.read_text() == ""
+    assert list(scene.file.parent.iterdir()) == [scene.file]
 
 
 def test_without_a_file_a_deaf_worker_ends_all_the_same() -> None:

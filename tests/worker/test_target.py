@@ -16,6 +16,7 @@ from evalfleet.plan import Conversation
 from evalfleet.testing import FaultServer, problem
 from tests.relay import Relay
 from tests.worker.test_crew import FIRST, staged, until
+from worker.health import Health
 from worker.target import APART_S, EVERY_S, SILENT_S, TargetEar
 
 pytestmark = pytest.mark.timeout(60)
@@ -67,15 +68,35 @@ def busy(seconds: float | None, status: int = 429) -> Heard:
 )
 def test_what_is_told_to_the_others(story: list[tuple[float, Heard]], told: list[str]) -> None:
     ledger, now = Told(), 0.0
-    ear = TargetEar("t", cast(Ledger, ledger), lambda call: call(), clock=lambda: now)
+    ear = TargetEar("t", cast(Ledger, ledger), lambda call: call(), Health(), clock=lambda: now)
     for now, heard in story:  # noqa: B007  - the ear's clock reads it
         ear.heard(heard)
     assert [words[0] for words in ledger.words] == told
 
 
+@pytest.mark.parametrize(
+    ("story", "unhealthy"),
+    [
+        ([(0, SILENCE), (1, BROKEN)], False),  # a server that restarts
+        ([(0, SILENCE), (SILENT_S, BROKEN)], True),
+        ([(0, SILENCE), (SILENT_S, SILENCE), (SILENT_S + 1, READ)], False),  # any answer is one
+        ([(0, SILENCE), (SILENT_S, SILENCE), (SILENT_S + 1, busy(9, 503))], False),  # one that refuses is there
+    ],
+)
+def test_a_target_that_this_worker_does_not_reach_is_a_matter_of_its_health(
+    story: list[tuple[float, Heard]], unhealthy: bool
+) -> None:
+    health, now = Health(), 0.0
+    ear = TargetEar("t", cast(Ledger, Told()), lambda call: call(), health, clock=lambda: now)
+    for now, heard in story:  # noqa: B007  - the ear's clock reads it
+        ear.heard(heard)
+    why = f"t does not answer: {story[1][1].why}"
+    assert health.unreachable() == ({"platform": why} if unhealthy else {})
+
+
 def test_how_long_to_wait_is_told_in_milliseconds_and_whose_words_it_was() -> None:
     ledger = Told()
-    TargetEar("t", cast(Ledger, ledger), lambda call: call(), clock=lambda: 0.0).heard(busy(2.5))
+    TargetEar("t", cast(Ledger, ledger), lambda call: call(), Health(), clock=lambda: 0.0).heard(busy(2.5))
     assert ledger.words == [("busy", "t", 2500, "429 rate_limited")]
 
 
