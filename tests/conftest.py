@@ -22,6 +22,7 @@ from scheduler.valkey import program
 
 REDIS_URL = "EVALFLEET_TEST_REDIS_URL"
 POSTGRES_URL = "EVALFLEET_TEST_POSTGRES_URL"
+GROUP_S = 350.0
 
 # Tests start our parts as processes; those import this checkout, also where it is not installed.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -31,6 +32,19 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # What a command says for GitHub Actions is tested on purpose, and must not happen by itself where the tests run there.
 for name in [name for name in os.environ if name.startswith("GITHUB_")]:
     del os.environ[name]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup` what may take longest begins first, by its `timeout`: so the run does not end with one
+    long test beside idle processes. The tests of a group, which one process runs, are long together."""
+
+    def limit(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("timeout")
+        alone = float(mark.args[0]) if mark else 0.0
+        return max(alone, GROUP_S) if item.get_closest_marker("xdist_group") else alone
+
+    if config.getoption("loadgroup", False):
+        items.sort(key=limit, reverse=True)
 
 
 def missing(message: str) -> None:

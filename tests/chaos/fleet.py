@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
 import signal
 import time
 from collections import Counter
@@ -30,9 +29,14 @@ AT_ONCE = 8
 """Conversations of one run worker."""
 BY_ITSELF = {2, 3}
 """Exit codes of parts that may end by themselves: what they need was not there at their start; or a deaf worker."""
+AT_WORK = {
+    **dict.fromkeys(WORKERS, "takes "),
+    **dict.fromkeys(SCHEDULERS, "scheduler .* on redis"),
+    **dict.fromkeys(SERVERS, "listening on"),
+}
+"""What each part says when it is ready."""
 LEAVES_WITHIN_S = 30.0
 LOG_SHOWN = 6000
-IMPATIENCE = re.compile(r"Frequent restarts detected: .*\nTraceback ")
 
 
 class ChaosFleet:
@@ -99,10 +103,8 @@ class ChaosFleet:
     def start(self) -> None:
         for name in PARTS:
             self.launch(name)
-        for name in SERVERS:
-            self._running[name].await_line("listening on")
-        for name in WORKERS:
-            self._running[name].await_line("takes ")
+        for name in (*SERVERS, *WORKERS):
+            self._running[name].await_line(AT_WORK[name])
         self._began = time.monotonic()
 
     def look(self) -> None:
@@ -144,6 +146,12 @@ class ChaosFleet:
                     self._do(fault, chance, now)
             self.look()
             time.sleep(0.05)
+
+    def replace(self, name: str) -> None:
+        """It is told to go, goes, and another one is at work in its place."""
+        self._do(Fault(0, "term", name), random.Random(0), 0)
+        self.settle(lambda: not self._leaving, 2 * LEAVES_WITHIN_S)
+        self._running[name].await_line(AT_WORK[name])
 
     def _do(self, fault: Fault, chance: random.Random, now: float) -> None:
         on = fault.on
@@ -247,11 +255,6 @@ class ChaosFleet:
         """What happened, and what each part said of it."""
         logs = [f"== {part.name}\n{part.log[-LOG_SHOWN:]}" for part in self.fleet.parts]
         return "\n".join([*self.log, *logs])
-
-    def tracebacks(self) -> list[str]:
-        """Parts in whose log one stands. Celery shows its own impatience with a broker that refuses it as one, too."""
-        said = {part.name: IMPATIENCE.sub("", part.log) for part in self.fleet.parts}
-        return [name for name, log in said.items() if "Traceback" in log]
 
     def close(self) -> None:
         self.links.mend()

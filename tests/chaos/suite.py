@@ -1,7 +1,8 @@
 """What is evaluated while parts die: a suite whose every agent call leaves a line, so nothing is paid twice unseen.
 
-A conversation has one to three turns; an agent takes 0.2 to 3 s, always the same for the same turn. Each call appends
-`[case, trial, turn, try, run, pid]` as it begins: the side effect that must happen once.
+A conversation has one to three turns; an agent takes 0.2 to 3 s, always the same for the same turn, and does not end
+while the tree holds a file `hold`. Each call appends `[case, trial, turn, try, run, pid]` as it begins: the side effect
+that must happen once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ descriptor = os.open("calls.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 os.write(descriptor, (json.dumps([*what, turn["run_id"], os.getpid()]) + "\\n").encode())
 chance = zlib.crc32(json.dumps(what[:3]).encode()) / 2**32
 time.sleep(0.2 + 2.8 * chance**3)
+while os.path.exists("hold"):
+    time.sleep(0.1)
 print("said", turn["message"], "after", what[2])
 """
 

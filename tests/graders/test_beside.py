@@ -8,6 +8,7 @@ What this machine adds by itself is measured first, with the same twenty alone.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import tempfile
 import time
@@ -22,7 +23,12 @@ from evalfleet.graders.cage import Allowed, GraderSettings
 from evalfleet.graders.pool import GraderPool, LlmAnswer
 from tests.graders.trees import CASE, CASES, RUN, case_tree, eventually, make_tree, needs_linux, processes_of
 
-pytestmark = [pytest.mark.e2e, needs_linux, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.e2e,
+    needs_linux,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group(__name__),  # forty graders at a time
+]
 
 AT_ONCE = 20
 LIMIT_S = 5.0
@@ -149,6 +155,7 @@ async def test_twenty_at_once_hold_up_no_honest_verdict_and_leave_nothing(
     root = tree_of(tmp_path, case)
     expected = CASES_AT_ONCE[case]
     names = [list(expected)[number % len(expected)] for number in range(AT_ONCE)]
+    gc.collect()  # what another test has left open until now
     open_before = descriptors()
     async with beside(root, allowed) as pool:
         await pool.lateness()  # the zygote and its keepers are there from here on

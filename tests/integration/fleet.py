@@ -24,6 +24,8 @@ from scheduler.valkey import program
 WITHIN = 60.0
 TOKEN = "token-of-an-integration-test"
 PLAN_KEY = "a-secret-of-this-test-fleet"
+IMPATIENCE = re.compile(r"Frequent restarts detected: .*\nTraceback ")
+"""Celery's, with a broker that refuses it again and again: no error of ours."""
 
 AGENT = """
 import json, os, sys, time
@@ -265,6 +267,10 @@ class Fleet:
 
     def logs(self) -> str:
         return "\n".join(f"== {part.name}\n{part.log}" for part in self.parts)
+
+    def tracebacks(self) -> list[str]:
+        """Parts in whose log one stands."""
+        return [part.name for part in self.parts if "Traceback" in IMPATIENCE.sub("", part.log)]
 
     def close(self) -> None:
         for part in self.parts:

@@ -122,7 +122,7 @@ def test_d08_a_full_broker_is_waited_for_by_all_and_everybody_says_so(
         client.config_set("maxmemory", 0)
     assert watcher.end(120) == 1, fleet.logs()
     assert len(calls(tree)) == CALLS
-    assert "Traceback" not in fleet.logs()
+    assert fleet.tracebacks() == []
 
 
 @pytest.mark.parametrize("seconds", [5, 60])

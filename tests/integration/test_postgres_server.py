@@ -27,7 +27,7 @@ from tests.server.test_accounts import evalfleet
 
 __all__ = ["api", "driver", "evalfleet"]
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group(__name__)]
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,18 @@ import json
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from evalfleet.ledger import Ledger
+from scheduler.fleet import LOOK_EVERY_S
 from tests.integration.fleet import ATTEMPTS, CALLS, TOKEN, Broker, Fleet, calls, make_tree, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
+BUSY_S = 5.0
 LOSING = """
 import json, os, sys
 trial = json.load(sys.stdin)["metadata"]["evalfleet.trial"]
@@ -186,7 +189,7 @@ def test_eval_on_a_fleet_submits_and_watches(tmp_path: Path, private_fleet: Flee
     assert "--exit-first, --leave-running cannot go with --broker" in refused.stderr
 
 
-def test_i6_two_schedulers_share_the_plans_and_a_killed_ones_are_taken_over(
+def test_i6_two_schedulers_share_the_plans_and_a_killed_ones_are_taken_over_within_15_s_and_a_look(
     tmp_path: Path, private_fleet: Fleet, broker: Broker
 ) -> None:
     fleet = private_fleet
@@ -208,11 +211,12 @@ def test_i6_two_schedulers_share_the_plans_and_a_killed_ones_are_taken_over(
     owner = ledger.lock_owner(f"drive:{submission}")
     [(name, heir)] = schedulers.items()
     os.kill(doomed.process.pid, signal.SIGKILL)
-    heir.await_line(f"driving {submission}")
-    taken = ledger.lock_owner(f"drive:{submission}")
+    killed = time.monotonic()
+    until(lambda: ledger.lock_owner(f"drive:{submission}") not in {owner, None}, fleet.logs)
+    took = time.monotonic() - killed
     ledger.close()
-    assert taken not in {owner, None}
-    # The lock lasts 15 s and the heir looks every 2 s; a test asserts no speed.
+    assert took <= 15 + LOOK_EVERY_S + BUSY_S, "what is promised, and what a busy machine adds"
+    heir.await_line(f"driving {submission}")
     assert fleet.metrics(name)["evalfleet_submissions_driven"] == 1
     (tree / "hold").unlink()
     assert fleet.watch(submission)[0] == 1
