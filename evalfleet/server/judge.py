@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evalfleet.contract import jsontext
+from evalfleet.contract.retry import retry_after_seconds
 from evalfleet.errors import ConfigError, CredentialError, ProblemAnswer, TargetUnreachable, UnreadableAnswer
 from evalfleet.server.drivers.chat_completions import ChatAnswer, completions_url, plain, price_of
 from evalfleet.server.drivers.credentials import secret
@@ -90,7 +92,8 @@ class Judge:
                     failure = status_failure(url, response.status_code, said, secrets, prefix="judge_http")
                     if response.status_code == 404 and model is None:  # then it is [judge] that names what is not there
                         raise ConfigError(CONFIG_FILE, f"[judge] base_url or model: the judge: {failure.message}")
-                    raise _refusal(failure, _retry_after(response))
+                    told = retry_after_seconds(response.headers.get("retry-after"), now=time.time())
+                    raise _refusal(failure, told)
                 unread = await read_completion(url, response, answer)
         except TimeoutError as error:
             raise TargetUnreachable(f"the judge at {address(url)} did not answer within {DEADLINE:g} s") from error
@@ -129,8 +132,3 @@ def _refusal(failure: Failure, retry_after: float | None) -> ProblemAnswer | Cre
         return CredentialError(message)
     status, code = _PROBLEMS.get(failure.code, (400, "invalid_body"))
     return ProblemAnswer(status, code, message, retry_after=retry_after)
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    value = response.headers.get("retry-after", "")
-    return float(value) if value.isdecimal() else None

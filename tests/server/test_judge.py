@@ -71,6 +71,17 @@ async def test_a_refusal_says_who_has_to_act(status: int, body: Any, code: str, 
     assert caught.value.retry_after == 7.0
 
 
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [("1.5", 1.5), ("Wed, 02 Sep 2020 07:21:49 GMT", 0.0), ("soon", None), ("9" * 400, None)],
+)
+async def test_when_to_come_back_is_read_as_every_platform_s_answer_is(told: str, seconds: float | None) -> None:
+    async with Service(status=429, pieces=[b"{}"], headers={"Retry-After": told}) as service:
+        with pytest.raises(ProblemAnswer) as caught:
+            await ask(service)
+    assert caught.value.retry_after == seconds
+
+
 async def test_s26_a_model_that_is_not_there_is_of_whom_who_named_it() -> None:
     body = json.dumps({"error": {"message": "no such model"}}).encode()
     async with Service(status=404, pieces=[body]) as service:
