@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from typing import Any, Final
@@ -125,7 +125,7 @@ def once(connection: Connection, key: Key | None, act: Callable[[], Answer]) -> 
         connection.execute(_FILL_IN, {**place, **filled})
     else:
         connection.execute(_INSERT, values)
-    return replace(answer, replayed=False)
+    return answer
 
 
 @cache

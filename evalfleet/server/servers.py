@@ -92,10 +92,6 @@ def enter(connection: Connection, server: Server) -> None:
     )
 
 
-def leave(connection: Connection, server_id: str) -> None:
-    connection.execute(delete(servers).where(servers.c.id == server_id))
-
-
 def end_lost_runs(connection: Connection) -> list[Appended]:
     """Take away the servers that are dead; end at most AT_A_TIME of the open runs that no server owns.
 
