@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -321,7 +321,7 @@ def _checked(where: str, wanted: str, value: Any) -> Any:
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
     elif wanted == "number":
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
             return float(value)
     elif wanted == "true":
         if value is True:

@@ -60,6 +60,7 @@ def test_a14_what_is_no_graders_name_says_why(name: str, fault: str | None) -> N
         ({"grader": {"name": "q.a", "pass_below": "0.7"}}, "grader.pass_below cannot be '0.7'"),
         ({"grader": {"name": "q.a", "pass_below": True}}, "grader.pass_below cannot be True"),
         ({"grader": {"name": "q.a", "pass_below": float("inf")}}, "grader.pass_below cannot be inf"),
+        ({"grader": {"name": "q.a", "pass_below": 10**400}}, f"grader.pass_below cannot be {10**400}"),
     ],
     ids=str,
 )
