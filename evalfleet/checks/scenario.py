@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -72,7 +72,7 @@ class Scenario:
             raise ValueError(f"scenario {identity!r}: expect is a list of assertions, not {expect!r}")
         if isinstance(trials, bool) or not isinstance(trials, int) or not 1 <= trials <= 100:
             raise ValueError(f"scenario {identity!r}: trials cannot be {trials!r}")
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= sys.float_info.max:
             raise ValueError(f"scenario {identity!r}: timeout cannot be {timeout!r}")
         if not isinstance(file, str) or not isinstance(line, int) or not isinstance(column, int):
             raise ValueError(f"scenario {identity!r}: place cannot be {place!r}")  # noqa: TRY004 - one error
