@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from evalfleet.bulk import made_whole, packed
+from evalfleet.bulk import is_large, made_whole, packed
 from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.contract import jsontext
 from evalfleet.errors import PlanRefused, PlatformError, StorageError, TargetUnreachable, UnfitHost
@@ -82,7 +82,8 @@ class Grading:
     def _grade(self, plan: Plan, attempt: Attempt, blob: bytes) -> Literal["again", "recorded"] | None:
         """What comes of it. "again": it is to be graded again at once."""
         try:
-            play = Play.from_json(self._whole(plan, jsontext.loads(blob)))
+            document = jsontext.loads(blob)
+            play = Play.from_json(self._whole(plan, document) if is_large(document) else document)
             call = functools.partial(self._call_grader, plan, play)
             graded = self.crew.loop.run(grade(plan.scenario(attempt), play.trial, play.meaning, call))
             if self.crew.stopping.is_set() and (graded.judgement is None or graded.judgement.outcome != "passed"):

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from evalfleet.checks.outcome import GraderAnswer
-from evalfleet.graders.cage import Allowed, GraderSettings
+from evalfleet.graders.cage import Allowed, Cage, GraderSettings
 from evalfleet.graders.pool import GraderPool, LlmAnswer
-from tests.graders.trees import CASE, CASES, RUN, case_tree, eventually, make_tree, needs_linux, processes_of
+from tests.graders.trees import CASE, CASES, RUN, at_rest, case_tree, eventually, make_tree, needs_linux, processes_of
 
 pytestmark = [
     pytest.mark.e2e,
@@ -114,10 +114,14 @@ class Beside:
         return [there - float(answer.why or "") for answer, there in graded]
 
     @property
-    def scratch(self) -> Path:
+    def cage(self) -> Cage:
         (slot,) = self.pool._slots.values()
         assert slot.cage is not None
-        return slot.cage._scratch
+        return slot.cage
+
+    @property
+    def scratch(self) -> Path:
+        return self.cage._scratch
 
 
 @asynccontextmanager
@@ -171,7 +175,10 @@ async def test_twenty_at_once_hold_up_no_honest_verdict_and_leave_nothing(
         for name, answer in zip(names, answers, strict=True):
             assert (answer.kind, answer.passed) in expected[name], (name, answer)
         assert memory < 64, f"{memory:.0f} MB more in the worker"
-        assert list(pool.scratch.iterdir()) == [], "a call's temporary folder goes with it"
+        assert await eventually(lambda: at_rest(pool.cage, str(root)))
+        folders = list(pool.scratch.iterdir())
+        assert len(folders) == len(pool.cage._idle), "a call's temporary folder goes with it: these are the next calls'"
+        assert [list(folder.iterdir()) for folder in folders] == [[]] * len(folders)
         beats = {file: file.stat().st_size for file in (tmp_path / "beats").iterdir()}
         scratch = str(pool.scratch)
         await pool.lateness()
@@ -191,6 +198,7 @@ async def test_after_many_rounds_the_worker_is_as_large_as_before(tmp_path: Path
     async with beside(root, "best") as pool:
         for _ in range(8):
             await asyncio.gather(*(pool.grade(name) for name in names * 4))
+            assert await eventually(lambda: at_rest(pool.cage))
             sizes.append((resident_mb(), descriptors(), len(processes_of(str(pool.scratch)))))
     settled, last = sizes[2], sizes[-1]
     assert last[0] - settled[0] < 8, sizes

@@ -15,7 +15,7 @@ import pytest
 
 from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.errors import EvalfleetError, ProblemAnswer, UnfitHost
-from evalfleet.graders.cage import Allowed
+from evalfleet.graders.cage import Allowed, Cage
 from evalfleet.graders.judge_call import refusal
 from evalfleet.graders.pool import (
     GraderPool,
@@ -27,7 +27,7 @@ from evalfleet.graders.pool import (
     PromptRefused,
     llm_delays,
 )
-from tests.graders.trees import CASE, RUN, case_tree, eventually, make_tree, needs_linux, processes_of
+from tests.graders.trees import CASE, RUN, at_rest, case_tree, eventually, make_tree, needs_linux, processes_of
 
 BOTH: list[Allowed] = ["best", "plain"]
 Grade = Callable[[str], Coroutine[Any, Any, GraderAnswer]]
@@ -104,14 +104,15 @@ async def test_neither_a_long_queue_nor_a_loop_that_is_busy_delays_the_kill(tmp_
     root = make_tree(case_tree(tmp_path, "F01"), quick="def yes(t, case, run): return True\n")
     async with pooled(root, limit=0.5, allowed=allowed, workers=1) as (pool, grade):
         assert (await grade("quick.yes")).passed is True
-        resting = processes_of(_scratch(pool))
+        cage = _cage(pool)
+        assert await eventually(lambda: at_rest(cage))
         hanging = asyncio.create_task(grade("F01.hang"))
         queue = [asyncio.create_task(grade("quick.yes")) for _ in range(200)]
-        assert await eventually(lambda: len(processes_of(_scratch(pool))) == len(resting) + 2)
+        assert await eventually(lambda: bool(_programs(cage)))
         until = time.monotonic() + 30
-        while processes_of(_scratch(pool)) != resting and time.monotonic() < until:
+        while not at_rest(cage) and time.monotonic() < until:
             time.sleep(0.02)  # noqa: ASYNC251 - nothing else of ours runs, and it ends all the same
-        assert processes_of(_scratch(pool)) == resting
+        assert at_rest(cage)
         assert not hanging.done()
         assert (await hanging).error == "ran over its 0.5 s and was stopped"
         assert all(answer.passed for answer in await asyncio.gather(*queue))
@@ -123,22 +124,29 @@ async def test_f01_f02_nothing_that_a_grader_started_outlives_its_call(tmp_path:
     root = case_tree(tmp_path, "F01", "F02")
     async with pooled(root, limit=0.5, allowed=allowed, workers=1) as (pool, grade):
         await grade("F02.nothing_here")
-        words = (str(root), _scratch(pool))
-        resting = processes_of(*words)
+        cage = _cage(pool)
         for _ in range(10):
             assert (await grade("F02.daemon")).passed is True
+            assert await eventually(lambda: at_rest(cage, str(root)))
             assert (await grade("F01.leaves_child")).passed is True
-            assert processes_of(*words) == resting
+            assert not _programs(cage)
+            assert await eventually(lambda: at_rest(cage, str(root)))
         await grade("F01.hang")
-        assert processes_of(*words) == resting
-    assert await eventually(lambda: not processes_of(*words))
+        assert not _programs(cage)
+        assert await eventually(lambda: at_rest(cage, str(root)))
+    assert await eventually(lambda: not processes_of(str(root), str(cage._scratch)))
 
 
-def _scratch(pool: GraderPool) -> str:
-    """A word that only the processes of this pool's one cage have in their environment."""
+def _cage(pool: GraderPool) -> Cage:
+    """This pool's one cage."""
     (slot,) = pool._slots.values()
     assert slot.cage is not None
-    return str(slot.cage._scratch)
+    return slot.cage
+
+
+def _programs(cage: Cage) -> set[int]:
+    """The programs that graders started: they alone were started with a call's variables."""
+    return processes_of(f"TMPDIR={cage._scratch}")
 
 
 @needs_linux
@@ -146,11 +154,9 @@ def _scratch(pool: GraderPool) -> str:
 async def test_f02_a_daemon_is_ended_at_the_limit_too(tmp_path: Path, allowed: Allowed) -> None:
     text = (case_tree(tmp_path, "F02") / "evals/graders/F02.py").read_text()
     make_tree(tmp_path, late=text.replace("    return True\n", "    while True:\n        time.sleep(1)\n"))
-    async with pooled(tmp_path, limit=0.5, allowed=allowed, workers=1) as (_, grade):
-        await grade("F02.nothing_here")
-        resting = processes_of(str(tmp_path))
+    async with pooled(tmp_path, limit=0.5, allowed=allowed, workers=1) as (pool, grade):
         assert (await grade("late.daemon")).kind == "error"
-        assert processes_of(str(tmp_path)) == resting
+        assert await eventually(lambda: at_rest(_cage(pool), str(tmp_path)))
 
 
 @pytest.mark.parametrize("allowed", BOTH)

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from evalfleet.graders.cage import Cage
+from evalfleet.graders.inside.sweep import children
+
 CASES = Path(__file__).parent.parent / "cases"
 CASE = {"id": "says", "user": ["What is the capital?"], "expect": [{"no_error": True}]}
 RUN = {"final_answer": "Rome", "tool_calls": [{"name": "look"}], "error": None, "turns": 1, "duration_ms": 3}
@@ -52,6 +55,18 @@ def processes_of(*words: str) -> set[int]:
         if state != "Z" and any(word.encode() in seen for word in words):
             found.add(int(entry.name))
     return found
+
+
+def at_rest(cage: Cage, *words: str) -> bool:
+    """Whether nothing is there but what a cage has between its calls: its zygote, its keepers, and with each keeper the
+    one process that waits for the next call. `words` find strays beside those that carry its scratch folder's name."""
+    zygotes = [cage.pid]
+    if cage.cages.pid_namespace:
+        zygotes += children(cage.pid)
+    keepers = children(zygotes[-1])
+    waiting = [children(keeper) for keeper in keepers]
+    expected = {*zygotes, *keepers, *(pid for pids in waiting for pid in pids)}
+    return all(len(pids) == 1 for pids in waiting) and processes_of(str(cage._scratch), *words) == expected
 
 
 async def eventually(happened: Callable[[], bool], seconds: float = 15.0) -> bool:

@@ -1,10 +1,12 @@
 """What happens in the grader's own process, from fork to answer?
 
-It walls itself in (descriptors, limits, privileges), imports the one file under a private name, calls the one function
-with fresh copies and a `t`, and says one document on its private line. Nothing here returns: the process ends.
+It walls itself in (descriptors, limits, privileges), waits for its one request, imports the one file under a private
+name, calls the one function with fresh copies and a `t`, and says one document on its private line. Nothing here
+returns: the process ends. No code of a grader's has run in it before, nor in what it was forked from.
 
-Says: `{"answer": {...}}`, `{"error": sentence}`, `{"functions": [...], "async": [...]}` (the S6 check), or
-`{"llm": {"prompt", "model"}}` and then waits for `{"text", "tokens"}`.
+Hears its request, `{"op", "file", "function", "case", "run", "memory_mb"}`. Says: `{"answer": {...}}`,
+`{"error": sentence}`, `{"functions": [...], "async": [...]}` (the S6 check), or `{"llm": {"prompt", "model"}}` and then
+waits for `{"text", "tokens"}`.
 """
 
 # Plain calls: a path object for each name is memory that every forked call would pay for again.
@@ -103,16 +105,16 @@ class Tools:
         raise AttributeError(f"t has no {name!r}: it has llm(prompt, model=None) and nothing else")
 
 
-def run(
-    request: dict[str, Any], channel: socket.socket, nonce: bytes, log: int, cages: dict[str, bool], scratch: str
-) -> NoReturn:
-    """Never returns. `request`: see keeper. `log` is the write end for stdout and stderr."""
+def run(root: str, channel: socket.socket, nonce: bytes, log: int, cages: dict[str, bool]) -> NoReturn:
+    """Never returns. `log` is the write end for stdout and stderr; the request comes on `channel`."""
     try:
-        line = _Line(_wall_in(request, channel, log, cages, scratch), nonce)
+        line = _Line(_wall_in(root, channel, log, cages), nonce)
+        request = line.hear()
+        _last_walls(request)
     except Exception as error:  # noqa: BLE001 - whatever keeps the walls from standing must not run the grader without them
         os.write(2, f"{faults.CAGE_COMPLAINT}{error!r}\n".encode())
         os._exit(faults.CAGE_EXIT)
-    where = faults.Where(os.path.join(request["root"], _GRADERS, request["file"] + ".py"), request["root"], cages)
+    where = faults.Where(os.path.join(root, _GRADERS, request["file"] + ".py"), root, cages)
     try:
         said = _import_only(where) if request["op"] == "import" else _grade(request, where, line)
     except BaseException as error:  # noqa: BLE001 - the grader's code may raise anything; all of it is its error (S24)
@@ -128,35 +130,25 @@ def run(
     os._exit(0)
 
 
-def _wall_in(
-    request: dict[str, Any], channel: socket.socket, log: int, cages: dict[str, bool], scratch: str
-) -> socket.socket:
-    os.setsid()
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.dup2(null, 0)
+def furnish(root: str, scratch: str) -> None:
+    """What is the same for every call of a keeper, once, in the keeper: a call's process pays for each page of memory
+    that it is the first to write to."""
     _limit(resource.RLIMIT_NOFILE, NOFILE)
-    number = min(CHANNEL, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1)
-    os.dup2(channel.detach(), number, inheritable=False)
-    os.closerange(3, number)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, FILE_BYTES)
-    if cages["process_limit"]:
-        _limit(resource.RLIMIT_NPROC, NPROC)
-    if kernel.IS_LINUX:  # macOS refuses to lower the address space below what it has mapped already
-        memory = int(request["memory_mb"]) * 1024 * 1024
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory + _SPARE))
-        kernel.die_with_parent(signal.SIGKILL)
-        kernel.drop_privileges()
     os.environ["HOME"] = os.environ.get("HOME", scratch)
     os.environ["TMPDIR"] = scratch
-    os.chdir(request["root"])
-    sys.path.append(request["root"])
-    sys.argv = [request["file"] + ".py"]
+    os.chdir(root)
     sys.dont_write_bytecode = True
-    gc.enable()
-    # The inherited streams remember the files that they were opened on; these know that they are pipes.
+
+
+def open_streams() -> None:
+    """`sys.stdin`, `stdout` and `stderr` for all calls, in the zygote; 1 and 2 are left on a pipe without a reader.
+
+    Those that the interpreter made remember the files that they were opened on; these know that they are pipes."""
+    ends = os.pipe()
+    for number in (1, 2):
+        os.dup2(ends[1], number)
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
@@ -167,7 +159,33 @@ def _wall_in(
         )
         for number in (1, 2)
     )
+    for end in ends:
+        os.close(end)
+
+
+def _wall_in(root: str, channel: socket.socket, log: int, cages: dict[str, bool]) -> socket.socket:
+    os.setsid()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    number = min(CHANNEL, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1)
+    os.dup2(channel.detach(), number, inheritable=False)
+    os.closerange(3, number)
+    if cages["process_limit"]:
+        _limit(resource.RLIMIT_NPROC, NPROC)
+    if kernel.IS_LINUX:
+        kernel.die_with_parent(signal.SIGKILL)
+        kernel.drop_privileges()
+    sys.path.append(root)
     return socket.socket(fileno=number)
+
+
+def _last_walls(request: dict[str, Any]) -> None:
+    """Those that the request names; the memory limit is the grader's, and not that of reading a large request."""
+    sys.argv = [request["file"] + ".py"]
+    if kernel.IS_LINUX:  # macOS refuses to lower the address space below what it has mapped already
+        memory = int(request["memory_mb"]) * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory + _SPARE))
+    gc.enable()
 
 
 def _limit(what: int, most: int) -> None:

@@ -1,9 +1,10 @@
 """Who watches one call of one grader: its limit, its output, its judge calls, its end?
 
-A keeper has a line of its own to the worker and serves one call at a time: it reads the request, forks the grader, and
-ends the call with one document. Calls that run at once have a keeper each, so no flood and no hang of one delays
-another. Where the host has PID namespaces the keeper is PID 1 of one: before it says how a call ended, everything else
-in the namespace is dead, and so it can take the next call (which saves a fork, half of what a call costs).
+A keeper has a line of its own to the worker and serves one call at a time: it forks the grader's process, reads the
+request, hands it on, and ends the call with one document. Calls that run at once have a keeper each, so no flood and no
+hang of one delays another. Where the host has PID namespaces the keeper is PID 1 of one: before it says how a call
+ended, everything else in the namespace is dead, and so it can take the next call. The process of that is forked then:
+it waits behind its walls, and the call does not wait for a fork.
 
 The worker's line carries: request → ; ← `{"llm": {...}}`, → `{"text", "tokens"}` or `{"stop": true}`; ← the ending
 `{"end", "said", "status", "log", "ms", "llm_ms", …}` with end = said | limit | died | stopped | garbled | broken. A
@@ -14,11 +15,13 @@ closed line means that nobody waits any more: everything is killed and nothing i
 # ruff: noqa: PTH102
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from evalfleet.graders.inside import child, frames, kernel, sweep
@@ -58,10 +61,20 @@ def run(line: socket.socket, root: str, cages: dict[str, bool], scratch: str) ->
         if cages["subreaper"] and os.getpid() != 1:
             kernel.become_subreaper()
         deaths = child_deaths()
+        child.furnish(root, scratch)
         incoming = frames.FrameBuffer(frames.MAX_FRAME)
+        make = functools.partial(_Call, line, incoming, deaths, root, cages, scratch)
         ending: dict[str, Any] | None = {"clean": True}
         while ending is not None and ending["clean"]:
-            ending = _serve(line, incoming, deaths, root, cages, scratch)
+            call = _ahead(make)
+            request = _next_request(line, incoming)
+            if request is None:
+                if call is not None:
+                    call.drop()
+                break
+            if call is None or not call.waits():
+                call = make()
+            ending = call.watch(request)
             if ending is not None:
                 line.sendall(frames.pack(ending))
     except Exception as error:  # noqa: BLE001 - the last word of a process of ours: its caller has to hear why
@@ -69,16 +82,9 @@ def run(line: socket.socket, root: str, cages: dict[str, bool], scratch: str) ->
     os._exit(0)
 
 
-def _serve(
-    line: socket.socket,
-    incoming: frames.FrameBuffer,
-    deaths: int,
-    root: str,
-    cages: dict[str, bool],
-    scratch: str,
-) -> dict[str, Any] | None:
-    """One call; None: the line was closed."""
-    request = None
+def _next_request(line: socket.socket, incoming: frames.FrameBuffer) -> dict[str, Any] | None:
+    """None: the line was closed."""
+    request: dict[str, Any] | None = None
     while request is None:
         data = line.recv(_CHUNK)
         if not data:
@@ -86,21 +92,27 @@ def _serve(
         for document in incoming.feed(data):
             if "op" in document:  # else: a judge's answer that crossed the end of the call before
                 request = document
-    request["root"] = root
-    os.mkdir(scratch, 0o700)
+    return request
+
+
+def _ahead(make: Callable[[], _Call]) -> _Call | None:
+    """None where the host is full just now: it is tried again when a request is there, whose trouble it is then."""
     try:
-        return _Call(line, incoming, deaths, request, cages, scratch).watch()
-    finally:
-        sweep.remove_folder(scratch)
+        return make()
+    except OSError:
+        return None
 
 
 class _Call:
+    """The process of one call, and its temporary folder. Made before the request is there, for which the process waits
+    behind its walls; the call's time begins with the request."""
+
     def __init__(
         self,
         line: socket.socket,
         incoming: frames.FrameBuffer,
         deaths: int,
-        request: dict[str, Any],
+        root: str,
         cages: dict[str, bool],
         scratch: str,
     ) -> None:
@@ -115,23 +127,51 @@ class _Call:
         self._outgoing = frames.FrameBuffer(frames.MAX_CHILD_FRAME, nonce)
         self._llm_since: float | None = None
         self._llm_seconds = 0.0
+        self._begun = self._deadline = 0.0
 
         self._wake = deaths
+        self._scratch = scratch
+        os.mkdir(scratch, 0o700)
         self._log_end, log_start = os.pipe()
         self._channel, theirs = socket.socketpair()
-        self._begun = time.monotonic()
-        self._deadline = self._begun + float(request["limit"])
-        self._pid = os.fork()
+        try:
+            self._pid = os.fork()
+        except OSError:
+            theirs.close()
+            os.close(log_start)
+            self._close()
+            raise
         if self._pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            child.run(request, theirs, nonce, log_start, cages, scratch)
+            child.run(root, theirs, nonce, log_start, cages)
         theirs.close()
         os.close(log_start)
         os.set_blocking(self._log_end, False)
 
-    def watch(self) -> dict[str, Any] | None:
+    def waits(self) -> bool:
+        """Whether it is still there. Who was killed while it waited has not failed at anything."""
+        if os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+            return True
+        self._close()
+        return False
+
+    def drop(self) -> None:
+        """End it, whose request does not come."""
+        sweep.kill(self._pid)  # it may be too young to lead a group, by which all is ended on some hosts
+        sweep.end_everything(self._pid, self._wake)
+        self._close()
+
+    def _close(self) -> None:
+        self._channel.close()
+        os.close(self._log_end)
+        sweep.remove_folder(self._scratch)
+
+    def watch(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Until the call has an end; then nothing of it is alive. None: nobody waits for the answer any more."""
+        self._begun = time.monotonic()
+        self._deadline = self._begun + float(request["limit"])
+        self._tell_child(request)
         poller = select.poll()
         handlers = {
             self._log_end: self._read_log,
@@ -156,12 +196,13 @@ class _Call:
         if self._llm_since is not None:
             self._llm_seconds += ended - self._llm_since
         status, clean = sweep.end_everything(self._pid, self._wake)
-        if self._end == "gone":
-            return None
         for _ in range(_LAST_READS):
             if not self._read_log():
                 break
-        ending = {
+        self._close()
+        if self._end == "gone":
+            return None
+        return {
             "end": self._end,
             "in_llm": self._llm_since is not None,
             "said": self._said,
@@ -172,9 +213,6 @@ class _Call:
             "llm_ms": round(self._llm_seconds * 1000),
             "clean": clean,
         }
-        self._channel.close()
-        os.close(self._log_end)
-        return ending
 
     def _read_log(self) -> bool:
         try:
@@ -222,14 +260,17 @@ class _Call:
             if self._llm_since is not None:
                 self._llm_seconds += time.monotonic() - self._llm_since
                 self._llm_since = None
-            try:
-                self._channel.settimeout(max(self._deadline - time.monotonic(), 0.01))
-                self._channel.sendall(frames.pack(document))
-            except OSError:
-                return True  # it died or does not read; its death or the limit ends the call
-            finally:
-                self._channel.settimeout(None)  # with one, MSG_DONTWAIT would wait
+            self._tell_child(document)
         return True
+
+    def _tell_child(self, document: Any) -> None:
+        try:
+            self._channel.settimeout(max(self._deadline - time.monotonic(), 0.01))
+            self._channel.sendall(frames.pack(document))
+        except OSError:
+            pass  # it died or does not read; its death or the limit ends the call
+        finally:
+            self._channel.settimeout(None)  # with one, MSG_DONTWAIT would wait
 
     def _reap(self) -> bool:
         os.read(self._wake, 4096)

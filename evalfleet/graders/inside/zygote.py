@@ -18,7 +18,6 @@ import gc
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -42,7 +41,7 @@ def _load_siblings() -> None:
 
 _load_siblings()
 
-from evalfleet.graders.inside import keeper, kernel, sweep  # noqa: E402
+from evalfleet.graders.inside import child, keeper, kernel, sweep  # noqa: E402
 
 for _name in [name for name in sys.modules if name.partition(".")[0] == "evalfleet"]:
     del sys.modules[_name]
@@ -58,6 +57,7 @@ def main() -> None:
     control.sendall(
         json.dumps({"cages": cages, "python": sys.version.split()[0], "executable": sys.executable}).encode() + b"\n"
     )
+    child.open_streams()
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -66,7 +66,7 @@ def main() -> None:
     try:
         _Zygote(control, settings, cages, own_namespace).serve()
     finally:
-        shutil.rmtree(settings["scratch"], ignore_errors=True)
+        sweep.remove_folder(settings["scratch"])
 
 
 def _raise_walls(control: socket.socket, root: str, network: bool, allowed: str) -> tuple[dict[str, bool], int | None]:
