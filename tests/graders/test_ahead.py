@@ -151,10 +151,12 @@ async def test_kill_9_of_a_worker_at_rest_leaves_nothing(tmp_path: Path, allowed
         sys.executable, "-c", textwrap.dedent(program), stdout=subprocess.PIPE
     )
     assert worker.stdout is not None
-    scratch = (await worker.stdout.readline()).decode().strip()
-    assert await eventually(lambda: len(processes_of(scratch)) >= 1 + 3 * 2)
-    worker.kill()
-    await worker.wait()
+    try:
+        scratch = (await worker.stdout.readline()).decode().strip()
+        assert await eventually(lambda: len(processes_of(scratch)) >= 1 + 3 * 2)
+    finally:
+        worker.kill()
+        await worker.wait()
     worker._transport.close()  # type: ignore[attr-defined]
     assert await eventually(lambda: not processes_of(scratch))
     assert not await asyncio.to_thread(Path(scratch).exists)
