@@ -11,7 +11,7 @@ in `.evalfleet/` at the tree's root (`--state DIR`: another folder). One stack p
     ├── valkey.sock          (or in a folder for temporary files, where this path is too long for a socket)
     └── server.sqlite3       the server's database
 
-With `stop()` the parts end in the order worker, server, Valkey: the worker gives its claims back through the others.
+With `stop()` the worker ends before server and Valkey: it gives its claims back through them.
 When the command is killed they end by their lifeline within 5 s, and the next start ends what is left.
 """
 
@@ -302,7 +302,7 @@ class Stack:
     # --- stopping ------------------------------------------------------------------------------------------------
 
     def stop(self, *, within: float = STOP_WITHIN, hand_over: bool = True) -> None:
-        """SIGTERM to worker, server, Valkey in this order, SIGKILL `within` seconds later; nothing runs afterwards.
+        """SIGTERM to the worker, then to server and Valkey, SIGKILL `within` seconds later; nothing runs afterwards.
 
         The waits overlap. `hand_over` False: nothing is under way, so the server need not wait for the worker; Valkey
         always does, for a worker whose last words nobody hears says them for seconds. Twice is once. An interrupt
@@ -312,11 +312,9 @@ class Stack:
             parts = [self._parts[name] for name in ("worker", "server", "valkey") if name in self._parts]
             try:
                 deadlines = []
-                for index, part in enumerate(parts):
-                    if hand_over or part.name == "valkey":
-                        until = time.monotonic() + min(_HAND_OVER, within)
-                        for former in parts[:index]:
-                            former.await_stop(until)
+                for part in parts:
+                    if parts[0].name == "worker" != part.name and (hand_over or part.name == "valkey"):
+                        parts[0].await_stop(time.monotonic() + min(_HAND_OVER, within))
                     part.begin_stop()
                     deadlines.append(time.monotonic() + within)
                 for part, deadline in zip(parts, deadlines, strict=True):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from evalfleet.artifact import find, finish, open_artifact, read_plan
 from evalfleet.errors import EvalfleetError, OperatorError, UsageError
+from evalfleet.importing import uncollected
 from evalfleet.quarantine import in_force
 from evalfleet.results import FolderResults, results_store
 from evalfleet.settings import Settings
@@ -195,8 +196,9 @@ def _run(
             env=options.environment,
         )
         # Half a second of imports (HTTP, Celery, Redis), which the parts use to boot: a cold start counts.
-        from evalfleet.ledger import Ledger
-        from scheduler.conduct import Conductor
+        with uncollected():
+            from evalfleet.ledger import Ledger
+            from scheduler.conduct import Conductor
 
         stack.await_ready(deadline)
         ledger = Ledger(endpoints.redis_url)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from worker.app import main
+from evalfleet.importing import uncollected
+
+with uncollected():
+    from worker.app import main
 
 sys.exit(main())

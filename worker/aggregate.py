@@ -99,7 +99,7 @@ class Aggregator:
             began = time.monotonic()
             while self.ledger.lock(name, owner, LOCK_MS) and self._round():
                 took = time.monotonic() - began
-                if stopping.wait(min(max(WINDOW_S, REST * took), MOST_REST_S)):
+                if self._rest(min(max(WINDOW_S, REST * took), MOST_REST_S), stopping):
                     break
                 began = time.monotonic()
         except BrokerFull:
@@ -121,6 +121,15 @@ class Aggregator:
         still = functools.partial(self.ledger.is_store_away, self.plan.id)
         self.health.away("results", self.plan.id, away.message, still)
         self.ledger.store_away(self.plan.id, away.message)
+
+    def _rest(self, seconds: float, stopping: threading.Event) -> bool:
+        """Let records come in for so long, or until nothing is played any more: the last ones wait for nobody. Answers
+        whether to stop."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self.ledger.load(self.plan.id).claimed:
+            if stopping.wait(min(WINDOW_S, left)):
+                return True
+        return stopping.is_set()
 
     def _round(self) -> bool:
         """One pass; True if there may be more to do."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evalfleet.errors import EvalfleetError, UsageError
+from evalfleet.importing import uncollected
 from evalfleet.logs import FORMATS
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -33,8 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if port is not None and not 0 <= port <= 65_535:
                 raise UsageError(f"{name} {port}: write 0 to 65535")
         keep_runs = None if options.keep_runs is None else _span(options.keep_runs)
-        from evalfleet.server.process import Options, serve
-        from evalfleet.server.trees import check_judges
+        with uncollected():
+            from evalfleet.server.process import Options, serve
+            from evalfleet.server.trees import check_judges
 
         trees = [Path(tree).resolve() for tree in options.tree or [os.environ.get("EVALFLEET_TREE") or "."]]
         if not _embedded():  # `evalfleet eval` has looked at its cases itself

@@ -18,7 +18,7 @@ from evalfleet.checks.outcome import judge
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
 from evalfleet.errors import ProblemAnswer, ResultsAway, StorageError, TargetUnreachable
-from evalfleet.ledger import Ledger, Meta
+from evalfleet.ledger import Claimed, Ledger, Meta
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.recording import wire_attempt
 from evalfleet.results import FolderResults
@@ -469,3 +469,27 @@ async def test_d09_two_finalisers_and_a_broker_that_forgets_complete_it_once(
     assert (await stage.client.get_evaluation(stage.evaluation)) == document, "nothing happens a second time"
     assert stage.meta.state == "completed"
     assert stage.evidence() == [0, 1, 2], "one line for each"
+
+
+async def test_the_rest_after_a_round_ends_when_nothing_is_played_any_more(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.aggregate, "REST", 1e9)
+    monkeypatch.setattr(worker.aggregate, "MOST_REST_S", 45.0)
+    last = Conversation(0, 2)
+    stage.ledger.beat("w", {}, [])
+    assert stage.ledger.claim(stage.plan.id, last, stage.plan.attempts(last), "w") is Claimed.CLAIMED
+    await stage.put(0)
+    await stage.put(1)
+    first, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def after() -> None:
+        loop.call_soon_threadsafe(first.set)
+
+    stage.recorder.after = after
+    aggregating = asyncio.create_task(stage.aggregate())
+    await first.wait()
+    await stage.put(2)
+    stage.ledger.release(stage.plan.id, last, "w", played=True)
+    await asyncio.wait_for(aggregating, 15)
+    assert await stage.recorded() == [0, 1, 2]
