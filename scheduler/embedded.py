@@ -205,11 +205,12 @@ class Stack:
                 self._add("worker", self._programs.worker(setup), ours, None)
             return endpoints
 
-    def await_ready(self, deadline: float) -> None:
-        """Return when Valkey and the server are ready. `deadline` in monotonic seconds. Else stop all, and say why."""
+    def await_ready(self, deadline: float, check: Callable[[], None] = lambda: None) -> None:
+        """Return when Valkey and the server are ready. `deadline` in monotonic seconds. Else stop all, and say why; so
+        if `check`, which is asked meanwhile, raises."""
         with self._or_stop():
             for part in self._parts.values():
-                part.await_ready(deadline)
+                part.await_ready(deadline, check)
             self.check()
 
     @contextlib.contextmanager

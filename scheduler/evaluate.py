@@ -200,7 +200,7 @@ def _run(
             from evalfleet.ledger import Ledger
             from scheduler.conduct import Conductor
 
-        stack.await_ready(deadline)
+        stack.await_ready(deadline, interrupts.check)
         ledger = Ledger(endpoints.redis_url)
         ledgers.append(ledger)
         try:

@@ -46,6 +46,13 @@ class Interrupts:
         """
         return bool(select.select([self._reads], [], [], seconds)[0])
 
+    def check(self) -> None:
+        """For who has begun nothing yet: a signal that has come ends the command here, as it would by itself."""
+        if self.first == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.first is not None:
+            raise SystemExit(128 + self.first)
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         self.count += 1
         if self.first is None:

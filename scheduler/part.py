@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 RESTARTS = 5
 WINDOW = 60.0  # seconds
 REFUSED = 2
+CHECK_S = 0.2
 """Exit status of a part that said what is wrong with its settings (S36): the next one would say the same."""
 
 
@@ -114,13 +115,16 @@ class Part:
             raise UnfitHost(f"the {self.name} cannot be started: {what}: {error.strerror}") from error
         threading.Thread(target=self._supervise, args=(process,), name=f"part-{self.name}", daemon=True).start()
 
-    def await_ready(self, deadline: float) -> None:
-        """Return when it has been ready once. `deadline` in monotonic seconds. Raises why it will not be."""
+    def await_ready(self, deadline: float, check: Callable[[], None]) -> None:
+        """Return when it has been ready once. `deadline` in monotonic seconds. Raises why it will not be, or what
+        `check`, which is asked a few times a second, raises."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._was_ready or self._failure is not None or self._ended,
-                timeout=max(0.0, deadline - time.monotonic()),
-            )
+            while not self._changed.wait_for(
+                lambda: self._was_ready or self._failure is not None or self._ended, timeout=CHECK_S
+            ):
+                check()
+                if time.monotonic() > deadline:
+                    break
             if self._failure is not None:
                 raise self._failure
             if self._was_ready:

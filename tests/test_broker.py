@@ -54,3 +54,15 @@ def test_a_login_that_is_refused_is_said_at_once_and_not_tried_again(
     finally:
         client.config_set("requirepass", "")
     ledger.close()
+
+
+def test_what_the_login_may_not_do_is_the_operators_and_no_fault_of_ours(valkey: str, client: redis.Redis) -> None:
+    """Else a worker that may not release what it has claimed would keep it, and hear of a bug."""
+    client.acl_setuser("reader", enabled=True, passwords=["+word"], keys=["*"], categories=["+@read", "+@connection"])
+    ledger = Ledger(f"{valkey}?username=reader&password=word")
+    try:
+        with pytest.raises(CredentialError, match=r"does not let this login do that: .*hset"):
+            ledger.put_note(SUBMISSION, "name", b"line")
+    finally:
+        client.acl_deluser("reader")
+    ledger.close()

@@ -112,6 +112,8 @@ class Crew:
             self.loop.submit(self._close()).result(10)
         except TimeoutError:
             log.warning("the graders and connections of this worker do not close; it leaves without them")
+        except Exception:  # the claims below are given back whatever breaks here
+            log.exception("closing graders and connections")
         self.loop.stop()
         with self._task_ended:
             if not self._task_ended.wait_for(lambda: self._tasks == 0, TASKS_END_S):

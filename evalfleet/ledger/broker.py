@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import redis
 from redis.backoff import ExponentialBackoff
+from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
 from evalfleet.errors import BrokerFull, CredentialError, TargetUnreachable, UnfitHost
@@ -41,6 +42,8 @@ def guarded(method: Callable[Concatenate[_B, _P], _R]) -> Callable[Concatenate[_
             return method(self, *args, **kwargs)
         except redis.AuthenticationError as error:
             raise CredentialError(self._refused(error)) from error
+        except NoPermissionError as error:
+            raise CredentialError(f"the broker {self.where} does not let this login do that: {error}") from error
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise TargetUnreachable(f"the broker {self.where} does not answer: {error}") from error
         except (redis.OutOfMemoryError, redis.ReadOnlyError) as error:

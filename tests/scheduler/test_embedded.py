@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +15,10 @@ import redis
 
 from evalfleet.errors import TreeBusy, UnfitHost
 from scheduler.embedded import Stack, Target
+from scheduler.interrupt import Interrupts
 from scheduler.programs import part_environment
 from tests.scheduler.stand_ins import (
+    PART,
     alive,
     await_true,
     begin,
@@ -56,6 +60,18 @@ def test_a_second_start_works_and_begins_with_an_empty_broker(tmp_path: Path) ->
                 assert client.dbsize() == 0
                 client.set("kept", "1")
     assert (tmp_path / ".evalfleet/logs/valkey.log.1").exists(), "the log of the run before is kept"
+
+
+def test_a_signal_while_it_starts_ends_it_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    """S38: Ctrl-C does not wait for a server that takes a minute to say that it listens."""
+    with Stack(tmp_path, programs=stand_ins(server=python(PART, "not yet"))) as stack, Interrupts() as interrupts:
+        stack.launch(commit="0" * 40, concurrency=1, results=tmp_path / "results")
+        assert await_true(lambda: (stack.state / "logs/server.log").exists())
+        pid = pid_of(stack, "server")
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            stack.await_ready(time.monotonic() + 3600, interrupts.check)
+        assert not alive(pid)
 
 
 def test_a_second_command_is_told_who_holds_the_tree(tmp_path: Path) -> None:
