@@ -22,7 +22,7 @@ from typing import Any
 
 import orjson
 
-from evalfleet.errors import StorageError, UsageError
+from evalfleet.errors import SettingError, StorageError, UsageError
 from evalfleet.evidence import (
     MERGED,
     AttemptKey,
@@ -35,7 +35,7 @@ from evalfleet.evidence import (
 )
 from evalfleet.places import Places, read_segments
 from evalfleet.plan import Plan
-from evalfleet.results import ARTIFACT_NAME, FolderResults, ResultsStore, results_store
+from evalfleet.results import ARTIFACT_NAME, FolderResults, ResultsStore, results_store, shared_results
 
 __all__ = [
     "AttemptKey",
@@ -146,8 +146,16 @@ class Result:
         return self.places.line((case, scenario, trial))
 
 
+def is_url(text: str) -> bool:
+    """Is it meant as the address of an artifact, and not as a path or a name?"""
+    return "://" in text
+
+
 def open_result(path: str | Path) -> Result:
-    """Open an artifact by its folder, or by a file in it. UsageError if there is none."""
+    """Open an artifact by its folder, by a file in it, or by its URL in a results store, as reports show it
+    (`s3://bucket/prefix/<artifact>`). UsageError if there is none."""
+    if isinstance(path, str) and is_url(path):
+        return _open_url(path)
     folder = Path(path)
     if folder.is_file():
         folder = folder.parent
@@ -160,6 +168,22 @@ def open_result(path: str | Path) -> Result:
         raise UsageError(f"{path} {seen}, so it is no result; give a folder of evals/results{hint}")
     folder = folder.resolve()
     return open_artifact(FolderResults(folder.parent), folder.name)
+
+
+def _open_url(url: str) -> Result:
+    place, _, name = url.rstrip("/").rpartition("/")
+    if not ARTIFACT_NAME.fullmatch(name):
+        raise UsageError(f"{url} is no artifact: its address ends as s3://bucket/prefix/20261130T100211Z-2m7fb3qv does")
+    try:
+        store = shared_results(place)
+        store.check()
+    except SettingError as wrong:  # it is no setting here
+        raise UsageError(wrong.message.removeprefix(f"{wrong.setting}: ")) from wrong
+    if not store.exists(f"{name}/suite.json"):
+        near = list_results(store)[:3]
+        hint = f"; newest there: {', '.join(near)}" if near else ""
+        raise UsageError(f"{url} holds no suite.json, so it is no result{hint}")
+    return open_artifact(store, name)
 
 
 def open_artifact(store: ResultsStore, artifact: str) -> Result:

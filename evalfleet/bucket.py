@@ -33,6 +33,8 @@ PUT_S = 60.0
 hold while it waits to be told to go on (`Expect: 100-continue`): a server that is silent then it waits for without end.
 """
 SLOWEST = 256 << 10
+_LEAST = 256 << 10
+"""The same where somebody wants a line here and a line there."""
 _BUSY_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 """Two conditional puts of one name at once are answered 409: S3 asks to send it again."""
 _TAKEN = frozenset({"PreconditionFailed", "412"})
@@ -133,7 +135,7 @@ class BucketResults:
     def open(self, path: str, *, buffer: int = _CHUNK) -> BinaryIO:
         with self._translated(path):
             size = int(self._fs.info(self._at(path))["size"])
-        return io.BufferedReader(_Object(self, path, size), max(buffer, _CHUNK))
+        return io.BufferedReader(_Object(self, path, size), max(buffer, _LEAST))
 
     def sweep(self, path: str) -> None:
         """Nothing half-done has a name here. What a killed upload of over 100 MB left is the bucket's to expire."""
@@ -216,9 +218,16 @@ class _Object(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
     def readinto(self, buffer: WriteableBuffer) -> int:
         view = memoryview(buffer)
-        length = min(len(view), self._size - self._at)
+        length = max(0, min(len(view), self._size - self._at))
         view[:length] = self._store.read_range(self._path, self._at, length)
         self._at += length
         return length

@@ -121,13 +121,13 @@ def asked_baseline(
 def baseline_of(
     text: str, store: ResultsStore, root: Path, *, apart_from: str | None = None, what: str = "--baseline"
 ) -> Result:
-    """The artifact that `--baseline COMMIT|RESULT` names: a folder, a name or submission of the results folder, or the
+    """The artifact that `--baseline COMMIT|RESULT` names: folder, URL, name or submission of the results folder, or the
     newest complete artifact of a commit (hex digits, or anything that git knows).
 
     `apart_from`: the artifact that is compared with it. `what`: how the word is called in its error. UsageError where
     there is none.
     """
-    if is_result(Path(text)):
+    if is_result(text):
         return open_result(text)
     name = find(store, text)
     if name is not None:

@@ -62,7 +62,11 @@ def judge_anew(
 
     GraderRefused, UsageError before anything is done; OperatorError where the runs are gone.
     """
-    assert isinstance(result.store, FolderResults)
+    if not isinstance(result.store, FolderResults):
+        raise UsageError(
+            f"--regrade and --record write a new artifact beside the old one, in a folder: copy {result.place} into "
+            "evals/results first (`aws s3 sync`)"
+        )
     now = datetime.now(UTC)
     bundle, graders = _todays_graders(config, today, result.plan) if regrade else (None, result.plan.graders)
     with ExitStack() as stack:

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from rich.text import Text
 
-from evalfleet.artifact import Result, find, newest, open_artifact, open_result
+from evalfleet.artifact import Result, find, is_url, newest, open_artifact, open_result
 from evalfleet.checks.near import near_name
 from evalfleet.errors import UsageError
 from evalfleet.plan import Plan, PlannedScenario
@@ -25,12 +25,13 @@ _CONTEXT = "played as context"
 def choose(result: str | None, scenario: str | None, results: Path) -> tuple[Result, str | None]:
     """The artifact and the CASE/SCENARIO that two optional words of `show` mean.
 
-    An artifact is a folder (or a file in it), its name in the results folder, or a submission's id; without one it is
-    the newest. A single word that is none of these is a CASE/SCENARIO of the newest. UsageError when nothing fits.
+    An artifact is a folder (or a file in it), a URL, its name in the results folder, or a submission's id; without it
+    the newest is meant. A single word that is none of these is a CASE/SCENARIO of the newest. UsageError when nothing
+    fits.
     """
     store = results_store(results)
     if result is not None:
-        if is_result(Path(result)):
+        if is_result(result):
             return open_result(result), scenario
         name = find(store, result)
         if name is not None:
@@ -145,8 +146,11 @@ def _planned(plan: Plan, key: str) -> PlannedScenario | None:
     return None
 
 
-def is_result(path: Path) -> bool:
-    """Is this an artifact's folder, or a file in one?"""
+def is_result(text: str) -> bool:
+    """Is this an artifact's folder, a file in one, or a URL, which can be nothing else?"""
+    if is_url(text):
+        return True
+    path = Path(text)
     folder = path if path.is_dir() else path.parent
     return path.exists() and any((place / "suite.json").is_file() for place in (folder, folder.parent))
 

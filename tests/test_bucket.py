@@ -15,9 +15,18 @@ from pathlib import Path
 import pytest
 
 import evalfleet.bucket
-from evalfleet.artifact import append_segment, attempts_index, find, finish, list_results, open_artifact, write_plan
+from evalfleet.artifact import (
+    append_segment,
+    attempts_index,
+    find,
+    finish,
+    list_results,
+    open_artifact,
+    open_result,
+    write_plan,
+)
 from evalfleet.bucket import BucketResults
-from evalfleet.errors import CredentialError, ResultsAway, SettingError, StorageError
+from evalfleet.errors import CredentialError, ResultsAway, SettingError, StorageError, UsageError
 from evalfleet.results import FolderResults, shared_results
 from tests.s3 import make_bucket, s3
 from tests.scheduler.samples import ARTIFACT, line
@@ -205,3 +214,41 @@ def test_i8_a_server_that_takes_connections_and_is_silent_is_not_waited_for_with
         for act in (BucketResults.write_bytes, BucketResults.write_bytes_exclusive):
             with pytest.raises(ResultsAway, match=r"/x/.*: the server takes connections and does not answer"):
                 act(BucketResults(f"s3://{bucket}/x"), "one", b"1")
+
+
+def test_an_artifact_is_opened_by_its_url_and_read_a_line_here_and_there(store: BucketResults) -> None:
+    long = "x" * 300_000
+    append_segment(store, ARTIFACT, [line("a", trial=number, reason=f"{number} {long}") for number in range(5)])
+    for url in (store.shown(ARTIFACT), f"{store.shown(ARTIFACT)}/"):
+        opened = open_result(url)
+        assert (opened.plan, opened.place) == (PLAN, store.shown(ARTIFACT))
+    for number in (3, 0, 4):
+        found = opened.line("tone", "a", number)
+        assert found is not None
+        assert found["reason"] == f"{number} {long}"
+    with store.open(f"{ARTIFACT}/trials/000001.jsonl") as file:
+        assert file.seek(-2, 2) == file.seek(0, 2) - 2
+        assert file.read() == b""
+        file.seek(file.seek(0, 2) + 5)
+        assert file.read() == b"", "past its end there is nothing"
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("s3://{bucket}/team/nightly", "is no artifact: its address ends as"),
+        (
+            "s3://{bucket}/team/nightly/20990101T000000Z-nothing0",
+            "holds no suite.json, so it is no result; newest there: ",
+        ),
+        ("s3://absent/x/20990101T000000Z-nothing0", "s3://absent/x: there is no bucket absent"),
+        ("gs://bucket/20990101T000000Z-nothing0", "gs:// is not a results store"),
+    ],
+)
+def test_a_url_that_is_no_artifact_is_said_without_the_name_of_a_setting(
+    store: BucketResults, url: str, reason: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        open_result(url.format(bucket=store.bucket))
+    assert reason in str(refused.value)
+    assert "EVALFLEET_RESULTS_URL" not in str(refused.value)

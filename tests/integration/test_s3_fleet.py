@@ -3,6 +3,7 @@ killed between evidence and record, and that no key of the bucket is anywhere bu
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import pytest
 from evalfleet.artifact import append_segment, attempts_index, find, open_artifact, read_plan
 from evalfleet.evidence import segments_to_read
 from evalfleet.results import shared_results
-from tests.integration.fleet import ATTEMPTS, CALLS, Fleet, Part, calls, make_tree, until
+from tests.integration.fleet import ATTEMPTS, CALLS, Fleet, Part, calls, make_tree, results_of, until
 from tests.s3 import CREDENTIALS, make_bucket, s3
 
 __all__ = ["s3"]
@@ -70,9 +71,31 @@ def test_a_fleet_keeps_its_results_in_a_bucket_though_an_aggregator_dies_between
     assert len(list(result.lines())) >= ATTEMPTS
     assert append_segment(store, artifact, []) == 0
 
+    address = f"{url}/{artifact}"
+    at = ("--tree", str(tree))
+    shown = fleet.run("show", address, *at, "parity/fails")
+    assert shown.returncode == 0, shown.stderr
+    assert address in shown.stdout
+    assert "final_answer_contains" in shown.stdout, "the transcript of what failed"
+    scored = fleet.run("score", address, *at, "--json")
+    assert scored.returncode == 1, scored.stderr
+    assert results_of(json.loads(scored.stdout)) == results_of(document)
+    traced = fleet.run("hook-trace", "parity/fails", "--result", address, *at)
+    assert (traced.returncode, traced.stdout) == (0, "no hook was reached\n"), traced.stderr
+    report = tmp_path / "report.json"
+    assert fleet.run("watch", submission, "-o", str(report)).returncode == 1
+    assert json.loads(report.read_text())["artifact"] == address
+    refused = fleet.run("score", address, *at, "--record")
+    assert refused.returncode == 2
+    assert f"copy {address} into evals/results first" in refused.stderr
+
     again = fleet.submit(tree, "-j", "4")  # it is finished: the same command asks anew
     assert again != submission
     assert fleet.watch(again)[0] == 1
+    newer = find(store, again)
+    compared = fleet.run("compare", address, f"{url}/{newer}", *at, "--json")
+    assert compared.returncode == 0, compared.stderr
+    assert json.loads(compared.stdout)["paired"] == len(document["scenarios"])
     said = fleet.logs() + read_plan(store, artifact).dumps().decode()
     assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in said
     assert "Traceback" not in fleet.logs()
