@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -10,6 +13,7 @@ import redis
 from evalfleet.errors import BrokerFull, CredentialError
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Conversation
+from scheduler.valkey import program
 
 SUBMISSION = "sub_00000000000000000000000000"
 
@@ -21,18 +25,53 @@ def client(valkey: str) -> Iterator[redis.Redis]:
 
 
 def test_a_broker_that_takes_no_writes_is_full_also_inside_a_pipeline(valkey: str, client: redis.Redis) -> None:
-    """It says why at the start of its sentence, or after the command of the pipeline that it refused."""
+    """It says why at the start of its sentence, or after the command of the pipeline; we say it in one way."""
     ledger = Ledger(valkey, prefix="t-full:")
     client.config_set("min-replicas-to-write", 1)
     try:
         with pytest.raises(BrokerFull, match="refuses writes: NOREPLICAS"):
             ledger.publish(SUBMISSION, [Conversation(0, 0)])
-        with pytest.raises(BrokerFull, match=r"refuses writes: Command # 2 .* NOREPLICAS"):
+        with pytest.raises(BrokerFull, match=r"refuses writes: NOREPLICAS"):
             ledger.take_returned(SUBMISSION)
     finally:
         client.config_set("min-replicas-to-write", 0)
     assert ledger.take_returned(SUBMISSION) == []
     ledger.close()
+
+
+def test_wake_ups_go_on_while_the_brokers_disk_takes_nothing(tmp_path: Path) -> None:
+    """Such a broker refuses even PING, which keeps the connection of a listener."""
+    with tempfile.TemporaryDirectory(prefix="ef-") as folder:
+        data = tmp_path / "data"
+        data.mkdir()
+        command = [
+            str(program()),
+            "--port",
+            "0",
+            "--unixsocket",
+            f"{folder}/v.sock",
+            "--save",
+            "3600 1",
+            "--dir",
+            str(data),
+        ]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                next(line for line in process.stdout if "Ready to accept connections" in line)
+                ledger = Ledger(f"unix://{folder}/v.sock")
+                ledger.redis.connection_pool.connection_kwargs["health_check_interval"] = 0.1
+                wake_ups = ledger.wake_ups(0.2)
+                assert next(wake_ups) is None
+                data.rmdir()
+                ledger.redis.bgsave()
+                next(line for line in process.stdout if "Background saving error" in line)
+                with pytest.raises(BrokerFull, match="refuses writes: MISCONF"):
+                    ledger.publish(SUBMISSION, [Conversation(0, 0)])
+                assert [next(wake_ups) for _ in range(5)] == [None] * 5
+                ledger.close()
+            finally:
+                process.kill()
 
 
 @pytest.mark.parametrize(

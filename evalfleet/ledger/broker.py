@@ -26,8 +26,12 @@ log = logging.getLogger(__name__)
 GRACE_MS = 15_000
 """After Redis came back empty nothing is claimed for this long: long enough for every living worker to beat."""
 
-_NO_WRITES = re.compile(r"(Command # \d+ \(.*\) of pipeline caused error: )?(MISCONF|NOREPLICAS)\b", re.DOTALL)
-"""A broker that cannot keep what is written (its disk is full, its replicas are gone), alone or in a pipeline."""
+_NO_WRITES = re.compile(
+    r"(?:Command # \d+ \(.*\) of pipeline caused error: )?(?P<why>(?:MISCONF|NOREPLICAS)\b.*?)(?: script: .*)?\Z",
+    re.DOTALL,
+)
+"""A broker that cannot keep what is written (its disk is full, its replicas are gone): alone, in a pipeline, in a
+script."""
 
 _B = TypeVar("_B", bound="Broker")
 _P = ParamSpec("_P")
@@ -49,8 +53,8 @@ def guarded(method: Callable[Concatenate[_B, _P], _R]) -> Callable[Concatenate[_
         except (redis.OutOfMemoryError, redis.ReadOnlyError) as error:
             raise BrokerFull(f"the broker {self.where} refuses writes: {error}") from error
         except redis.ResponseError as error:
-            if _NO_WRITES.match(str(error)):
-                raise BrokerFull(f"the broker {self.where} refuses writes: {error}") from error
+            if refused := _NO_WRITES.match(str(error)):
+                raise BrokerFull(f"the broker {self.where} refuses writes: {refused['why']}") from error
             raise
 
     wrapper.__name__ = method.__name__
@@ -206,7 +210,7 @@ class Broker:
     def wake_ups(self, timeout: float) -> Iterator[str | None]:
         """Yields the submission named by each wake-up ("*" = all), and None whenever `timeout` seconds pass without.
 
-        Never raises for a broker that is away: it yields None in the same rhythm until the broker is back.
+        Never raises for a broker that is away, or takes no writes: it yields None in the same rhythm until it is back.
         """
         return self._told(self._wake, timeout)
 
@@ -226,7 +230,11 @@ class Broker:
                     message = pubsub.get_message(timeout=timeout)
                     while message is not None and (further := pubsub.get_message(timeout=0)) is not None:
                         message = further if further["data"] == message["data"] else {"data": b"*"}
-                except (redis.ConnectionError, redis.TimeoutError):
+                except redis.RedisError as error:  # one whose disk is full refuses even our PING
+                    if not isinstance(error, redis.ConnectionError | redis.TimeoutError) and not _NO_WRITES.match(
+                        str(error)
+                    ):
+                        raise
                     pubsub.close()
                     pubsub = self._pubsub()
                     rest = timeout - (time.monotonic() - began)
