@@ -15,12 +15,14 @@ NOWHERE = Place("", 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """`scenario` is the key `<case>/<scenario id>`, `until` its last day (UTC). `place`: where it is written."""
+    """`scenario` is the key `<case>/<scenario id>`, `until` its last day (UTC). `place`: where it is written. `suite`:
+    the file whose row it is, from the tree's root; None: a scenario of the tree's cases."""
 
     scenario: str
     reason: str
     until: date
     place: Place = field(default=NOWHERE, compare=False)
+    suite: str | None = None
 
     def holds(self, today: date) -> bool:
         return today <= self.until
@@ -51,6 +53,11 @@ class Quarantine:
 def in_force(entries: Iterable[Quarantine], today: date) -> tuple[Quarantine, ...]:
     """Those that hold on a day."""
     return tuple(entry for entry in entries if entry.holds(today))
+
+
+def applying(entries: Iterable[Quarantine], suites: Mapping[str, str | None]) -> tuple[Quarantine, ...]:
+    """Those of the scenarios at hand: `suites` has the folded key of each, and the suite's file where it is a row."""
+    return tuple(e for e in entries if suites.get(folded(e.scenario), "") == e.suite)
 
 
 def by_key(entries: Iterable[Quarantine]) -> dict[str, Quarantine]:

@@ -37,7 +37,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "judge": ("base_url", "model", "api_key_env", "price"),
     "judge.price": ("input", "output", "currency"),
     "target": ("base_url", "harness_id", "machine_id", "profile"),
-    "quarantine": ("scenario", "reason", "until"),
+    "quarantine": ("scenario", "reason", "until", "suite"),
 }
 TABLES = ("eval", "harness", "graders", "judge", "target", "quarantine")
 DRIVERS = ("command", "http", "openai")
@@ -378,9 +378,11 @@ def _quarantine(tables: list[Fields]) -> tuple[Quarantine, ...]:
         scenario, reason, until = fields.text("scenario"), fields.text("reason"), fields.day("until")
         if scenario is None or reason is None or until is None:
             continue
-        if folded(scenario) in found:
+        suite = fields.text("suite")
+        key = f"{suite or ''}\0{folded(scenario)}"
+        if key in found:
             fields.problem("scenario", f"{scenario!r} is in quarantine twice; keep one")
             continue
         spot = fields.problems.document.spot((*fields.path, "scenario"))
-        found[folded(scenario)] = Quarantine(scenario, reason, until, Place(fields.problems.document.file, *spot))
+        found[key] = Quarantine(scenario, reason, until, Place(fields.problems.document.file, *spot), suite)
     return tuple(found.values())

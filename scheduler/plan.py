@@ -32,7 +32,7 @@ from evalfleet.plan import (
     Scorer,
     SuiteName,
 )
-from evalfleet.quarantine import Quarantine, in_force
+from evalfleet.quarantine import Quarantine, applying, in_force
 from evalfleet.tree import MAX_CONCURRENCY, TreeConfig, TreeVersion
 from scheduler.pins import Pin, make_pin, submission_id
 from scheduler.select import DRAFT, Selection
@@ -191,9 +191,13 @@ def build_plan(
 
 def _in_quarantine(config: TreeConfig, selection: Selection, at: datetime) -> tuple[Quarantine, ...]:
     """What does not gate today, of what is chosen."""
-    chosen = {folded(key) for key in selection.chosen}
-    entries = in_force(config.quarantine, at.astimezone(UTC).date())
-    return tuple(entry for entry in entries if folded(entry.scenario) in chosen)
+    chosen = {
+        folded(key): case.file if scenario.given is not None else None
+        for case in selection.cases
+        for scenario in case.scenarios
+        if (key := case_key(case.name, scenario.id)) in selection.chosen
+    }
+    return applying(in_force(config.quarantine, at.astimezone(UTC).date()), chosen)
 
 
 def at_generation(plan: Plan, generation: int, created_at: datetime) -> Plan:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from evalfleet.artifact import Result
-from evalfleet.checks.case import LoadedCases, load_cases, load_suite
+from evalfleet.checks.case import LoadedCases, case_key, load_cases, load_suite
+from evalfleet.checks.near import folded
 from evalfleet.errors import UsageError
 from evalfleet.plan import Plan
-from evalfleet.quarantine import in_force
+from evalfleet.quarantine import applying, in_force
 from evalfleet.results import results_store
 from evalfleet.tree import find_tree, read_tree_config
 from scheduler.allowed import AllowedMissing
@@ -56,6 +57,15 @@ def cases_of(plan: Plan, root: Path) -> LoadedCases:
     )
 
 
+def _suites(plan: Plan) -> dict[str, str | None]:
+    """Folded key → the suite's file where it is a row, for all that is scored."""
+    return {
+        folded(case_key(case.name, planned.scenario.id)): case.file if planned.scenario.given is not None else None
+        for case in plan.cases
+        for planned in case.scenarios
+    }
+
+
 def score_artifact(
     text: str,
     tree: Path | None,
@@ -77,7 +87,7 @@ def score_artifact(
     folder = results or config.results_folder
     result, _ = choose(text, None, folder)
     older = asked_baseline(baseline, fail_on, results_store(folder), root, apart_from=result.name)
-    apart = in_force(config.quarantine, datetime.now(UTC).date())
+    apart = applying(in_force(config.quarantine, datetime.now(UTC).date()), _suites(result.plan))
     today = None if as_recorded else Today(result.plan, cases_of(result.plan, root), ask_again=regrade)
     anew = None
     if regrade or record:

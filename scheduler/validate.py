@@ -160,8 +160,8 @@ def validate(
         else:
             _caught(errors, lambda: check_harness(config, environment))
         _caught(errors, lambda: check_writable(results or config.results_folder))
-        if whole.cases and not problems and suite is None:  # rows are no scenarios of the tree
-            _caught(errors, lambda: check_quarantine(config, whole.cases))
+        if whole.cases and not problems:
+            _caught(errors, lambda: check_quarantine(config, whole.cases, of_suite=suite is not None))
     over = [] if config is None else quarantines_over(config, datetime.now(UTC).date())
     return Validation(root, config, whole.cases, (*whole.warnings, *over), tuple(problems), tuple(errors))
 
@@ -263,18 +263,25 @@ def check_target(config: TreeConfig, environment: Mapping[str, str]) -> None:
     settings.check_address(profile, base_url, vouched=True)
 
 
-def check_quarantine(config: TreeConfig, cases: Sequence[Case]) -> None:
-    """ConfigError with every entry of `[[quarantine]]` that names no scenario of the tree."""
+def check_quarantine(config: TreeConfig, cases: Sequence[Case], *, of_suite: bool = False) -> None:
+    """ConfigError with every entry of `[[quarantine]]` that names none of these scenarios, being the tree's or, with
+    `of_suite`, a suite's rows; and for a suite whose file is not there. Other suites' rows are not read."""
+    file = cases[0].file if of_suite else None
     keys = [case_key(case.name, scenario.id) for case in cases for scenario in case.scenarios]
     known = {folded(key) for key in keys}
-    unknown = [entry for entry in config.quarantine if folded(entry.scenario) not in known]
-    if not unknown:
-        return
-    told = []
-    for entry in unknown:
+    told = [
+        (str(entry.place), f"there is no suite {entry.suite!r} in the tree")
+        for entry in config.quarantine
+        if entry.suite is not None and not (config.root / entry.suite).is_file()
+    ]
+    for entry in config.quarantine:
+        if entry.suite != file or folded(entry.scenario) in known:
+            continue
         near = near_name(entry.scenario, keys)
         hint = f" (did you mean {near!r}?)" if near else "; write it as CASE/SCENARIO"
-        told.append((str(entry.place), f"the tree has no scenario {entry.scenario!r}{hint}"))
+        told.append((str(entry.place), f"{file or 'the tree'} has no scenario {entry.scenario!r}{hint}"))
+    if not told:
+        return
     (place, first), *others = told
     raise ConfigError(place, first, others)
 

@@ -134,6 +134,21 @@ def test_s36_what_is_in_quarantine_runs_and_does_not_gate_until_its_day_is_over(
     tree.run("eval").check(2, "evalfleet.toml:2:1: the tree has no scenario 'b/oen' (did you mean 'b/one'?)")
 
 
+def test_a_row_in_quarantine_gates_neither_then_nor_when_it_is_scored_again(tree: Tree) -> None:
+    suite = tree.root / "evals/suites/greetings.yaml"
+    suite.parent.mkdir()
+    suite.write_text("- {key: bad, input: say bye, expect: [final_answer_contains: hello]}\n")
+    entry = '[[quarantine]]\nscenario = "greetings/bad"\nreason = "known"\nuntil = 2999-12-31\n'
+    tree.run("eval", "--suite", str(suite)).check(1)
+    first = str(tree.artifact())
+    tree.configure(f'{entry}suite = "evals/suites/greetings.yaml"\n')
+    tree.run("score", first).check(0, "quarantined until 2999-12-31: known")
+    tree.run("eval", "--suite", str(suite)).check(0, "quarantined until 2999-12-31: known")
+    tree.configure(f'{entry}suite = "evals/suites/others.yaml"\n')
+    (suite.parent / "others.yaml").write_text("- {key: bad, input: hi, expect: [no_error: true]}\n")
+    tree.run("score", first).check(1)
+
+
 SHOWS = """
 import os
 print(" ".join(f"{name}={os.environ.get(name)}" for name in ("GREETING", "SPLOX_API_KEY", "EVALFLEET_TRIALS")))

@@ -138,3 +138,49 @@ def test_a_suites_artifact_is_scored_by_the_suite_as_it_is_today_s32(tree: Path)
     (tree / "evals/suites/capitals.yaml").unlink()
     gone = Today(plan, cases_of(plan, tree))
     assert set(gone.stale.values()) == {"there is no case capitals any more"}
+
+
+def quarantine(root: Path, scenario: str, suite: str | None) -> None:
+    kept = (root / "evalfleet.toml").read_text().partition("[[quarantine]]")[0]
+    of = "" if suite is None else f'suite = "{suite}"\n'
+    (root / "evalfleet.toml").write_text(
+        f'{kept}[[quarantine]]\nscenario = "{scenario}"\nreason = "moved"\nuntil = 2999-12-31\n{of}'
+    )
+
+
+FILE = "evals/suites/capitals.yaml"
+
+
+def test_a_row_in_quarantine_gates_nothing_in_its_own_suite_and_concerns_nobody_else(tree: Path) -> None:
+    quarantine(tree, "Capitals/TD", FILE)
+    assert [entry.scenario for entry in prepared(tree).plan.quarantine] == ["Capitals/TD"]
+    assert prepared(tree, deselect=("capitals/td",)).plan.quarantine == (), "it is not played"
+    assert check(tree, environment={}).ok, "the tree's own cases are not asked for it"
+    (tree / "evals/suites/other.yaml").write_text("- {key: td, input: hi, expect: [no_error: true]}\n")
+    assert check(tree, suite=tree / "evals/suites/other.yaml", environment={}).ok, "nor another suite's rows"
+    quarantine(tree, "capitals/td", "evals/suites/other.yaml")
+    assert prepared(tree).plan.quarantine == ()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "suite", "of_suite", "said"),
+    [
+        ("capitals/dt", FILE, True, f"{FILE} has no scenario 'capitals/dt' (did you mean 'capitals/td'?)"),
+        ("capitals/td", None, False, "the tree has no scenario 'capitals/td'"),
+        (
+            "capitals/td",
+            "evals/suites/capital.yaml",
+            False,
+            "there is no suite 'evals/suites/capital.yaml' in the tree",
+        ),
+        ("capitals/td", "evals/suites/capital.yaml", True, "there is no suite 'evals/suites/capital.yaml' in the tree"),
+    ],
+    ids=["no such row", "no scenario of the tree", "no such suite", "nor beside one that is there"],
+)
+def test_a_quarantine_of_what_is_not_there_is_refused(
+    tree: Path, scenario: str, suite: str | None, of_suite: bool, said: str
+) -> None:
+    quarantine(tree, scenario, suite)
+    found = check(tree, suite=tree / FILE if of_suite else None, environment={})
+    assert not found.ok
+    assert said in found.render()
