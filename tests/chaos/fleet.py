@@ -35,6 +35,8 @@ AT_WORK = {
     **dict.fromkeys(SERVERS, "listening on"),
 }
 """What each part says when it is ready."""
+START_WITHIN_S = 150.0
+"""Nine parts at once, beside other tests."""
 LEAVES_WITHIN_S = 30.0
 LOG_SHOWN = 6000
 
@@ -104,7 +106,7 @@ class ChaosFleet:
         for name in PARTS:
             self.launch(name)
         for name in (*SERVERS, *WORKERS):
-            self._running[name].await_line(AT_WORK[name])
+            self._running[name].await_line(AT_WORK[name], START_WITHIN_S)
         self._began = time.monotonic()
 
     def look(self) -> None:
@@ -151,7 +153,7 @@ class ChaosFleet:
         """It is told to go, goes, and another one is at work in its place."""
         self._do(Fault(0, "term", name), random.Random(0), 0)
         self.settle(lambda: not self._leaving, 2 * LEAVES_WITHIN_S)
-        self._running[name].await_line(AT_WORK[name])
+        self._running[name].await_line(AT_WORK[name], START_WITHIN_S)
 
     def _do(self, fault: Fault, chance: random.Random, now: float) -> None:
         on = fault.on
