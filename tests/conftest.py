@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,7 +23,18 @@ from scheduler.valkey import program
 
 REDIS_URL = "EVALFLEET_TEST_REDIS_URL"
 POSTGRES_URL = "EVALFLEET_TEST_POSTGRES_URL"
-GROUP_S = 350.0
+IN_ONE_PROCESS = (
+    "tests/integration/test_fleet.py::",  # the machine's Redis, which they empty
+    # A server, or a schema, for all tests of the file.
+    *(f"tests/integration/test_official_sdk{name}.py::" for name in ("", "_errors", "_events", "_run_cases")),
+    *(f"tests/integration/test_postgres_{name}.py::" for name in ("retention", "server", "servers", "store")),
+    "tests/conformance/",
+    # A fleet of nine parts, forty graders: one at a time is enough.
+    "tests/chaos/test_chaos.py::",
+    "tests/graders/test_beside.py::",
+)
+UNIT_S = 350.0
+"""So long may several tests of one process take, as a `timeout` of one."""
 
 # Tests start our parts as processes; those import this checkout, also where it is not installed.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -34,16 +46,35 @@ for name in [name for name in os.environ if name.startswith("GITHUB_")]:
     del os.environ[name]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup` what may take longest begins first, by its `timeout`: so the run does not end with one
-    long test beside idle processes. The tests of a group, which one process runs, are long together."""
+def unit(nodeid: str) -> str:
+    """What one process runs with `--dist loadscope`: a test, or all whose names begin with one of IN_ONE_PROCESS."""
+    return next((together for together in IN_ONE_PROCESS if nodeid.startswith(together)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Not by `xdist_group`: xdist 3.8 writes the groups where pytest 9.2 does not read them any more."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByUnit(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return unit(nodeid)
+
+    return ByUnit(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What may take longest begins first, by its `timeout`, where processes share the tests: so a run does not end with
+    one long test beside idle processes."""
 
     def limit(item: pytest.Item) -> float:
         mark = item.get_closest_marker("timeout")
         alone = float(mark.args[0]) if mark else 0.0
-        return max(alone, GROUP_S) if item.get_closest_marker("xdist_group") else alone
+        return max(alone, UNIT_S) if unit(item.nodeid) != item.nodeid else alone
 
-    if config.getoption("loadgroup", False):
+    if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=limit, reverse=True)
 
 

@@ -40,12 +40,7 @@ SPAN_S = float(os.environ.get("EVALFLEET_CHAOS_SPAN", "20"))
 ENDS_WITHIN_S = 240.0
 """For the slowest machine: a hanging fleet fails, a busy one does not."""
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.chaos,
-    pytest.mark.timeout(480),
-    pytest.mark.xdist_group(__name__),  # a fleet of nine parts at a time
-]
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(480)]
 
 
 @pytest.fixture

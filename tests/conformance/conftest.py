@@ -25,10 +25,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "target" in metafunc.fixturenames:
         named = os.environ.get("EVALFLEET_CONFORMANCE_ON", "sqlite").split(",")
         kinds = ["url"] if foreign() is not None else [kind.strip() for kind in named]
-        # With `--dist loadgroup` each deployment is one process's: none is started twice.
         on = {kind: [pytest.mark.integration] if kind.startswith("postgres") else [] for kind in kinds}
-        alone = [pytest.param(kind, marks=[pytest.mark.xdist_group(kind), *on[kind]]) for kind in kinds]
-        metafunc.parametrize("target", alone, indirect=True, scope="session")
+        deployments = [pytest.param(kind, marks=on[kind]) for kind in kinds]
+        metafunc.parametrize("target", deployments, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")

@@ -23,12 +23,7 @@ from evalfleet.graders.cage import Allowed, Cage, GraderSettings
 from evalfleet.graders.pool import GraderPool, LlmAnswer
 from tests.graders.trees import CASE, CASES, RUN, at_rest, case_tree, eventually, make_tree, needs_linux, processes_of
 
-pytestmark = [
-    pytest.mark.e2e,
-    needs_linux,
-    pytest.mark.timeout(300),
-    pytest.mark.xdist_group(__name__),  # forty graders at a time
-]
+pytestmark = [pytest.mark.e2e, needs_linux, pytest.mark.timeout(300)]
 
 AT_ONCE = 20
 LIMIT_S = 5.0

@@ -17,11 +17,9 @@ import redis
 from evalfleet.artifact import open_result
 from evalfleet.ledger import ENDED_TTL_S
 from tests.chaos.processes import children
-from tests.integration.conftest import ON_THE_MACHINES_REDIS
 from tests.integration.fleet import ATTEMPTS, CALLS, PLAN_KEY, TOKEN, Broker, Fleet, calls, make_tree, results_of, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
-the_machines_redis = pytest.mark.xdist_group(ON_THE_MACHINES_REDIS)
 
 
 def keys_without_ttl(client: redis.Redis) -> set[str]:
@@ -29,7 +27,6 @@ def keys_without_ttl(client: redis.Redis) -> set[str]:
     return {key.decode() for key in client.scan_iter("*", count=500) if client.ttl(key) == -1}
 
 
-@the_machines_redis
 def test_a_fleet_says_what_one_machine_says_though_a_worker_is_killed(
     tmp_path: Path, fleet: Fleet, redis_url: str
 ) -> None:
@@ -79,7 +76,6 @@ def test_a_fleet_says_what_one_machine_says_though_a_worker_is_killed(
     assert "Traceback" not in fleet.logs()
 
 
-@the_machines_redis
 def test_whoever_leaves_is_replaced_and_watching_changes_nothing(tmp_path: Path, fleet: Fleet) -> None:
     """Ctrl-C of `watch`; SIGTERM of a scheduler and of a worker: others go on at once, and nothing is paid twice."""
     tree = make_tree(tmp_path / "tree", nap=0)
@@ -116,7 +112,6 @@ def test_whoever_leaves_is_replaced_and_watching_changes_nothing(tmp_path: Path,
     assert fleet.metrics("second")["evalfleet_claims_reaped_total"] == 0, f"{held} claims were given back, not lost"
 
 
-@the_machines_redis
 def test_a_plan_that_somebody_changes_in_redis_is_not_played_and_the_same_submit_goes_on(
     tmp_path: Path, fleet: Fleet, redis_url: str
 ) -> None:
@@ -162,7 +157,6 @@ scenarios:
 LARGE_GRADER = "def all_of_it(t, case, run):\n    return len(run['final_answer']) == 10_000_000\n"
 
 
-@the_machines_redis
 def test_answers_of_ten_megabytes_never_wait_in_the_broker(tmp_path: Path, fleet: Fleet, redis_url: str) -> None:
     """They hardly compress. With nobody to grade or record, all that waits for six of them is under a megabyte."""
     tree = make_tree(tmp_path / "tree", nap=0)
@@ -350,7 +344,6 @@ def test_s18_what_a_fleet_was_handed_is_listed_and_cancelled_here(tmp_path: Path
     assert not (state / "server.sqlite3").exists()
 
 
-@the_machines_redis
 def test_s18_watching_ends_the_evaluation_where_no_more_is_missing_than_allowed(tmp_path: Path, fleet: Fleet) -> None:
     tree = make_tree(tmp_path / "tree", nap=0)
     (tree / "agent.py").write_text(

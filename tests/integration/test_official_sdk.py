@@ -17,7 +17,7 @@ from tests.conformance.conftest import Caller, calling
 from tests.conformance.deployments import COMMIT, Target
 from tests.integration.sdk import Sdk, official
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group(__name__)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="session")

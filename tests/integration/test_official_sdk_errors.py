@@ -15,7 +15,7 @@ from tests.conformance.deployments import Target
 from tests.integration.sdk import Sdk, SdkError, official
 from tests.integration.test_official_sdk import attempt, create, evaluation_of, play
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group(__name__)]
+pytestmark = pytest.mark.integration
 
 ABSENT = "01M1GFRNR5F4N8S2JZV85T30A4"
 CASES = [{"key": "a", "input": "a"}, {"key": "b", "input": "b"}]

@@ -16,7 +16,7 @@ from tests.conformance.deployments import Target
 from tests.integration.proxy import Cut, Ending, Proxy, proxied
 from tests.integration.sdk import Sdk, official
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group(__name__)]
+pytestmark = pytest.mark.integration
 
 ENDINGS: list[Ending] = ["clean", "torn", "reset"]
 

@@ -17,7 +17,7 @@ from tests.conformance.deployments import Target
 from tests.integration.proxy import Seen, proxied
 from tests.integration.sdk import official
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group(__name__)]
+pytestmark = pytest.mark.integration
 
 INPUTS, EXPECTED, K = ["one", "two"], ["0: one", "0: something else"], 3
 SCORER = ["checks", "1"]

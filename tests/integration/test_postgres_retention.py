@@ -19,7 +19,7 @@ from evalfleet.server.store import Store
 from tests.integration.postgres import connect, emptied, own_schema
 from tests.integration.test_postgres_store import new_run, somebody_waits
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group(__name__)]
+pytestmark = pytest.mark.integration
 
 NOW = "2026-01-01T00:00:00.000000Z"
 LONG_AGO = "2020-01-01T00:00:00.000000Z"

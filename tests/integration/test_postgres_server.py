@@ -27,7 +27,7 @@ from tests.server.test_accounts import evalfleet
 
 __all__ = ["api", "driver", "evalfleet"]
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group(__name__)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")

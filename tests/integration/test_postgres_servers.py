@@ -31,7 +31,7 @@ from tests.integration.test_postgres_store import new_run
 from tests.server.conftest import TIMEOUT, Api, ScriptedDriver, assert_problem, echo, run_body, serving, types_of
 from tests.server.test_races import assert_counted, attempt, evaluation_body, recount
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group(__name__)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from evalfleet.server.store import WRITERS, Store
 from tests.integration.postgres import emptied, end_connections, own_schema
 from tests.server.test_store import named, names, shape
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group(__name__)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
