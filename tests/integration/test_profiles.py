@@ -69,7 +69,8 @@ class Platform:
 
 
 @pytest.fixture
-def alpha_and_beta(fleet: Fleet) -> Iterator[tuple[Platform, Platform]]:
+def alpha_and_beta(private_fleet: Fleet) -> Iterator[tuple[Platform, Platform]]:
+    fleet = private_fleet
     del fleet.environment["EVALFLEET_TOKEN"]
     made = Platform(fleet, "alpha"), Platform(fleet, "beta-eu")
     yield made
@@ -82,9 +83,9 @@ def keys_of(*profiles: str) -> dict[str, str]:
 
 
 def test_one_fleet_serves_two_accounts_and_each_platform_sees_its_own_key_only(
-    tmp_path: Path, fleet: Fleet, redis_url: str, alpha_and_beta: tuple[Platform, Platform]
+    tmp_path: Path, private_fleet: Fleet, alpha_and_beta: tuple[Platform, Platform]
 ) -> None:
-    alpha, beta = alpha_and_beta
+    fleet, (alpha, beta) = private_fleet, alpha_and_beta
     done = fleet.run("submit", "--tree", str(beta.tree), "--target", "--state", str(tmp_path / "submissions"))
     assert done.returncode == 2
     assert "SPLOX_API_KEY_BETA_EU is not set" in done.stderr
@@ -118,7 +119,7 @@ def test_one_fleet_serves_two_accounts_and_each_platform_sees_its_own_key_only(
     assert (alpha.keys_seen(), beta.keys_seen()) == ({KEYS["alpha"]}, {KEYS["beta-eu"]})
     assert alpha.requests("/v2/evaluations") and beta.requests("/v2/evaluations")  # noqa: PT018
     kept = b"".join(file.read_bytes() for file in (tmp_path / "results").rglob("*") if file.is_file())
-    with redis.Redis.from_url(redis_url) as client:
+    with redis.Redis.from_url(fleet.environment["EVALFLEET_BROKER_URL"]) as client:
         kept += b"".join(client.dump(key) or b"" for key in client.scan_iter("*"))
     for key in KEYS.values():
         assert key not in fleet.logs()
