@@ -40,7 +40,9 @@ _ELSEWHERE = frozenset(
         "GIT_PAGER",
     }
 )
-_FLAGS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "core.quotePath=false")
+_SET = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "core.quotePath=false", "diff.autoRefreshIndex=false")
+"""`git diff` writes the index where a file was touched and not changed, optional locks or not."""
+_FLAGS = tuple(word for setting in _SET for word in ("-c", setting))
 
 
 @dataclass(frozen=True, slots=True)

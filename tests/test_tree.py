@@ -559,7 +559,7 @@ def test_reading_a_tree_takes_no_lock_and_starts_no_monitor(tree: Path, tmp_path
     monitor.chmod(0o755)
     git(tree, "config", "core.fsmonitor", str(monitor))
     index = (tree / ".git/index").read_bytes()
-    os.utime(tree / "agent.py")
+    os.utime(tree / "agent.py", (1, 1))
     commit_of(tree)
     assert not witness.exists()
     assert (tree / ".git/index").read_bytes() == index
