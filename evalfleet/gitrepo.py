@@ -6,14 +6,17 @@ diff or pager is started, and a repository that an environment variable points t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from evalfleet.errors import UnfitHost, UsageError
 
@@ -40,9 +43,7 @@ _ELSEWHERE = frozenset(
         "GIT_PAGER",
     }
 )
-_SET = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "core.quotePath=false", "diff.autoRefreshIndex=false")
-"""`git diff` writes the index where a file was touched and not changed, optional locks or not."""
-_FLAGS = tuple(word for setting in _SET for word in ("-c", setting))
+_FLAGS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "core.quotePath=false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,27 @@ class GitRepo:
 
     def changed_since_head(self) -> frozenset[str]:
         """Tracked paths whose content, kind or presence differs from HEAD, whatever the index says of them."""
-        out = _git(
-            self.root,
-            *("diff", "--name-only", "--relative", "-z", "--no-ext-diff", "--no-textconv", "--no-renames"),
-            *("--ignore-submodules=none", "HEAD", "--", "."),
-        )
+        with self._copy_of_index() as index:
+            out = _git(
+                self.root,
+                *("diff", "--name-only", "--relative", "-z", "--no-ext-diff", "--no-textconv", "--no-renames"),
+                *("--ignore-submodules=none", "HEAD", "--", "."),
+                environment=index,
+            )
         return frozenset((*_paths(out), *self._hidden_changes()))
+
+    @contextlib.contextmanager
+    def _copy_of_index(self) -> Iterator[Mapping[str, str]]:
+        """What makes git take a copy: `git diff` locks and writes the index where a file was touched and not changed,
+        optional locks or not, and somebody's `git commit` at that moment would fail."""
+        index = self.root / os.fsdecode(_git(self.root, "rev-parse", "--git-path", "index").removesuffix(b"\n"))
+        with tempfile.TemporaryDirectory(prefix="evalfleet-") as folder:
+            try:
+                copy = shutil.copyfile(index, Path(folder, "index"))
+            except FileNotFoundError:  # nothing has ever been added
+                yield {}
+            else:
+                yield {"GIT_INDEX_FILE": str(copy)}
 
     def _hidden_changes(self) -> Iterator[str]:
         """Files marked assume-unchanged or skip-worktree: `git diff` takes them as unchanged without a look."""
@@ -131,22 +147,24 @@ def _paths(out: bytes) -> list[str]:
     return [os.fsdecode(part) for part in out.split(b"\0") if part]
 
 
-def _git(root: Path, *words: str) -> bytes:
-    done = _run(root, *words)
+def _git(root: Path, *words: str, environment: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    done = _run(root, *words, environment=environment)
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip()
         raise UsageError(f"`git {words[0]}` failed in {root}: {said or f'exit {done.returncode}'}")
     return done.stdout
 
 
-def _run(root: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_PAGER": "cat", "LC_ALL": "C"}
+def _run(
+    root: Path, *words: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[bytes]:
+    whole = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+    whole |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_PAGER": "cat", "LC_ALL": "C", **environment}
     try:
         return subprocess.run(
             ["git", *_FLAGS, *words],
             cwd=root,
-            env=environment,
+            env=whole,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TIMEOUT,
