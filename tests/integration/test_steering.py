@@ -184,9 +184,9 @@ def test_eval_on_a_fleet_submits_and_watches(tmp_path: Path, private_fleet: Flee
     assert json.loads(done.stdout) == json.loads((tmp_path / "r.json").read_text())
     assert json.loads(done.stdout)["verdict"] == "fail"
     assert not (tmp_path / "records/server.sqlite3").exists(), "nothing is embedded"
-    refused = fleet.run("eval", *here, "--broker", broker.url, "-x", "--leave-running")
+    refused = fleet.run("eval", *here, "--broker", broker.url, "--baseline", "x", "--leave-running")
     assert refused.returncode == 2
-    assert "--exit-first, --leave-running cannot go with --broker" in refused.stderr
+    assert "--baseline, --leave-running cannot go with --broker" in refused.stderr
 
 
 def test_i6_two_schedulers_share_the_plans_and_a_killed_ones_are_taken_over_within_15_s_and_a_look(
