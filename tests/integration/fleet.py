@@ -24,8 +24,8 @@ from scheduler.valkey import program
 WITHIN = 60.0
 TOKEN = "token-of-an-integration-test"
 PLAN_KEY = "a-secret-of-this-test-fleet"
-IMPATIENCE = re.compile(r"Frequent restarts detected: .*\nTraceback ")
-"""Celery's, with a broker that refuses it again and again: no error of ours."""
+IMPATIENCE = re.compile(r"(Frequent restarts detected: .*|Error in timer: server:OutOfMemoryError.*)\nTraceback ")
+"""Celery's and kombu's, with a broker that refuses them again and again or is full: no error of ours."""
 
 AGENT = """
 import json, os, sys, time

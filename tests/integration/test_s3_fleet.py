@@ -111,12 +111,16 @@ def test_a_fleet_keeps_its_results_in_a_bucket_though_an_aggregator_dies_between
     ids=["no bucket", "no access", "no credentials"],
 )
 def test_each_part_says_at_its_start_what_is_wrong_with_its_bucket(
-    fleet: Fleet, s3: Mapping[str, str], changed: Mapping[str, str], reason: str
+    private_fleet: Fleet, s3: Mapping[str, str], changed: Mapping[str, str], reason: str
 ) -> None:
-    fleet.environment |= {**s3, "EVALFLEET_RESULTS_URL": "s3://results/x", "EVALFLEET_BASE_URL": "http://127.0.0.1:1"}
-    fleet.environment |= changed
+    private_fleet.environment |= {
+        **s3,
+        "EVALFLEET_RESULTS_URL": "s3://results/x",
+        "EVALFLEET_BASE_URL": "http://127.0.0.1:1",
+    }
+    private_fleet.environment |= changed
     for words in (["worker", "--queues", "aggregate"], ["scheduler"], ["watch", "sub_1"]):
-        done = fleet.run(*words)
+        done = private_fleet.run(*words)
         assert done.returncode == 2, done.stderr
         assert reason in done.stderr
         assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in done.stderr
