@@ -11,7 +11,6 @@ remembers is needed: a new one, anywhere, reconciles from the ledger and goes on
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
@@ -21,10 +20,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-from evalfleet.contract.tasks import AGGREGATE_QUEUE, GRADE_QUEUE, RUN_QUEUE, kind_of, queue_name
-from evalfleet.credentials import needs
-from evalfleet.errors import BrokerFull, EvalfleetError, ResultsAway, StorageError, TargetUnreachable
-from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Load, Meta, Progress, Snapshot, Spent, queues_of, slots_of
+from evalfleet.contract.tasks import RUN_QUEUE, queue_name
+from evalfleet.errors import StorageError
+from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Load, Meta, Snapshot, Spent, slots_of
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.telemetry import (
     IN_FLIGHT,
@@ -37,9 +35,9 @@ from evalfleet.telemetry import (
     WAITING,
     WANTED,
 )
-from scheduler.backoff import gave_out, trouble, unwritten, unwritten_too_long
 from scheduler.budget import notice, why_closed
 from scheduler.enough import STOPPED_BY
+from scheduler.reasons import gave_out, nobody_takes, trouble, unwritten, unwritten_too_long
 from scheduler.share import places, shares
 
 log = logging.getLogger(__name__)
@@ -49,7 +47,6 @@ RECONCILE_EVERY_S = 10.0
 SHARE_EVERY_S = 1.0
 LOST_AFTER_MS = 60_000
 """A message that no worker has looked at for this long while the queue is moving counts as lost."""
-TICK_S = 0.5
 COMPLETES_WITHIN_S = 1.0
 """The aggregator completes right after its last batch; later than this, somebody has to ask it to."""
 NO_WORKERS_AFTER_S = 30.0
@@ -357,23 +354,8 @@ class Dispatcher:
             self.ledger.end(self.plan.id, "stopped", reason, "stalled")
 
     def _why_idle(self, published: int, waiting: int) -> str:
-        if self.store_trouble or self.trouble:
-            return self.store_trouble or self.trouble
-        workers = self.ledger.workers()
-        if not workers:
-            return "no worker is alive; start one with `evalfleet worker`"
-        account = self.plan.target.account
-        asked = ((RUN_QUEUE, published), (GRADE_QUEUE, waiting), (AGGREGATE_QUEUE, waiting))
-        taken = set().union(*map(queues_of, workers))
-        absent = [kind for kind, wanted in asked if wanted and queue_name(kind, account) not in taken]
-        able = [worker for worker in workers if any(kind_of(queue) in absent for queue in queues_of(worker))]
-        if able:  # they take such work, but of other accounts
-            return f"{needs(account)} is not set on any worker that could take its messages: {_named(able)}"
-        if absent:
-            return f"no worker takes the queue {' or '.join(absent)}"
-        if waiting:
-            return self.note or "judged attempts are not recorded; do the target and the results store answer?"
-        return "messages are queued and no worker takes them"
+        known = self.store_trouble or self.trouble
+        return known or nobody_takes(self.plan.target.account, self.ledger.workers(), published, waiting, self.note)
 
     def _reopen(self) -> None:
         """Redis came back empty: the plan goes back on the books, with what the evaluations hold."""
@@ -389,54 +371,3 @@ class Dispatcher:
         )
         self._is_lost = False
         self._reconcile_at = 0.0
-
-
-def _named(workers: Sequence[Mapping[str, Any]]) -> str:
-    """As their logs name them."""
-    names = sorted(f"{worker['host']}-{worker['pid']}-{worker['incarnation'][:8]}" for worker in workers)
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def drive(
-    dispatcher: Dispatcher,
-    *,
-    tick: Callable[[Progress, str], bool],
-    every: float = TICK_S,
-) -> Ended:
-    """Drive one submission to its end. `tick(progress, note)` is called about twice a second; True ends the drive
-    early (state `left`). A broker that is away, or takes no write, is waited for, as long as the plan's stall limit; so
-    are results that are to be read again because it has lost them."""
-    ledger, sub = dispatcher.ledger, dispatcher.plan.id
-    away_since: float | None = None
-    progress = Progress()
-    shown_at = 0.0
-    for _ in ledger.wake_ups(every):
-        note = dispatcher.note
-        try:
-            ended = dispatcher.step()
-            if ended is not None:
-                tick(ledger.progress(sub), "")
-                return ended
-            away_since = None
-            if dispatcher.clock() - shown_at >= every:
-                progress = ledger.progress(sub)
-        except (TargetUnreachable, BrokerFull, ResultsAway) as away:
-            now = dispatcher.clock()
-            away_since = away_since if away_since is not None else now
-            note = str(away)
-            if now - away_since > dispatcher.plan.limits.stall:
-                reason = f"{away} (for {now - away_since:.0f} s)"
-                code = "storage" if isinstance(away, ResultsAway) else "broker_away"
-                with contextlib.suppress(EvalfleetError):  # one that is full hears this all the same
-                    ledger.end(sub, "stopped", reason, code)
-                return Ended("stopped", reason, code)
-        except EvalfleetError as error:
-            log.warning("dispatching %s: %s", sub, error)
-            with contextlib.suppress(EvalfleetError):  # else its workers go on, and everybody else waits for them
-                ledger.end(sub, "stopped", error.message, type(error).__name__)
-            return Ended("stopped", error.message, type(error).__name__)
-        if dispatcher.clock() - shown_at >= every:
-            shown_at = dispatcher.clock()
-            if tick(progress, note):
-                return Ended("left")
-    raise AssertionError("wake_ups never ends")

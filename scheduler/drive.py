@@ -1,20 +1,26 @@
-"""How is a submission driven to its end by one command, also when somebody presses Ctrl-C, or enough has failed?
+"""How is a submission driven to its end, also when somebody presses Ctrl-C, or enough has failed?
 
-`drive_to_end` runs the dispatcher, shows progress, and on a signal walks the steps of S38: feed nothing more, give runs
-in flight their 10 s, cancel them, wait for what is judged to be recorded. The dispatcher's `stopping` walks them too.
+`drive` steps the dispatcher until it ends: a scheduler's way. `drive_to_end` is one command's: it shows progress, and
+on a signal walks the steps of S38: feed nothing more, give runs in flight their 10 s, cancel them, wait for what is
+judged to be recorded. The dispatcher's `stopping` walks them too.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
 from collections.abc import Callable
 
-from evalfleet.errors import EvalfleetError
+from evalfleet.errors import BrokerFull, EvalfleetError, ResultsAway, TargetUnreachable
 from evalfleet.ledger import Ledger, Progress
-from scheduler.dispatch import Dispatcher, Ended, drive
+from scheduler.dispatch import Dispatcher, Ended
 from scheduler.enough import STOPPED_BY
 from scheduler.interrupt import Interrupts
 
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
 IN_FLIGHT_S = 10.0
 """Runs in flight at the first signal may end by themselves for this long."""
 CANCEL_S = 8.0
@@ -24,6 +30,51 @@ COMPLETES_S = 3.0
 """The evaluations are completed right after their last attempts are recorded; for this long it is waited for."""
 
 Tick = Callable[[Progress, str], None]
+
+
+def drive(
+    dispatcher: Dispatcher,
+    *,
+    tick: Callable[[Progress, str], bool],
+    every: float = TICK_S,
+) -> Ended:
+    """Drive one submission to its end. `tick(progress, note)` is called about twice a second; True ends the drive
+    early (state `left`). A broker that is away, or takes no write, is waited for, as long as the plan's stall limit; so
+    are results that are to be read again because it has lost them."""
+    ledger, sub = dispatcher.ledger, dispatcher.plan.id
+    away_since: float | None = None
+    progress = Progress()
+    shown_at = 0.0
+    for _ in ledger.wake_ups(every):
+        note = dispatcher.note
+        try:
+            ended = dispatcher.step()
+            if ended is not None:
+                tick(ledger.progress(sub), "")
+                return ended
+            away_since = None
+            if dispatcher.clock() - shown_at >= every:
+                progress = ledger.progress(sub)
+        except (TargetUnreachable, BrokerFull, ResultsAway) as away:
+            now = dispatcher.clock()
+            away_since = away_since if away_since is not None else now
+            note = str(away)
+            if now - away_since > dispatcher.plan.limits.stall:
+                reason = f"{away} (for {now - away_since:.0f} s)"
+                code = "storage" if isinstance(away, ResultsAway) else "broker_away"
+                with contextlib.suppress(EvalfleetError):  # one that is full hears this all the same
+                    ledger.end(sub, "stopped", reason, code)
+                return Ended("stopped", reason, code)
+        except EvalfleetError as error:
+            log.warning("dispatching %s: %s", sub, error)
+            with contextlib.suppress(EvalfleetError):  # else its workers go on, and everybody else waits for them
+                ledger.end(sub, "stopped", error.message, type(error).__name__)
+            return Ended("stopped", error.message, type(error).__name__)
+        if dispatcher.clock() - shown_at >= every:
+            shown_at = dispatcher.clock()
+            if tick(progress, note):
+                return Ended("left")
+    raise AssertionError("wake_ups never ends")
 
 
 def drive_to_end(

@@ -57,7 +57,8 @@ from evalfleet.telemetry import (
 )
 from scheduler.allowed import end_evaluations
 from scheduler.conduct import missing_reasons, with_harness
-from scheduler.dispatch import Books, Dispatcher, Ended, drive
+from scheduler.dispatch import Books, Dispatcher, Ended
+from scheduler.drive import drive
 from scheduler.enough import enough_of
 from scheduler.evaluate import Options, state_folder
 from scheduler.interrupt import Interrupts

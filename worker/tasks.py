@@ -356,6 +356,9 @@ class Crew:
                 self._aggregators[submission] = aggregator
         owner = f"worker:{self.heart.incarnation}:{threading.current_thread().name}"
         aggregate(aggregator, owner, self.stopping)
+        if len(aggregator.completed) == len(plan.evaluations):
+            with self._guard:  # nobody asks again where in the artifact its 200,000 attempts are
+                self._aggregators.pop(submission, None)
 
     # -- shared -----------------------------------------------------------------------------------------------------
 

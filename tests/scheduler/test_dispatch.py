@@ -13,7 +13,8 @@ from evalfleet.errors import ResultsAway, TargetUnreachable
 from evalfleet.givenup import entry
 from evalfleet.ledger import JUDGE_ROW, Claimed, Ledger, Progress, Reading
 from evalfleet.plan import Attempt, Conversation, Plan
-from scheduler.dispatch import Books, Dispatcher, Ended, drive
+from scheduler.dispatch import Books, Dispatcher, Ended
+from scheduler.drive import drive
 from scheduler.enough import Enough
 from scheduler.share import AHEAD
 from tests.test_ledger import make_plan

@@ -387,6 +387,17 @@ async def test_what_a_leaving_worker_took_and_did_not_claim_is_fed_again_at_once
     assert stage.claims() == {}
 
 
+async def test_a_completed_submission_leaves_nothing_in_its_aggregators_memory(stage: Stage) -> None:
+    """An index of 200,000 attempts has 50 MB."""
+    for conversation in stage.plan.conversations():
+        await stage.run(conversation)
+    await asyncio.to_thread(stage.crew.aggregate, stage.plan.id)
+    meta = stage.ledger.meta(stage.plan.id)
+    assert meta is not None
+    assert meta.state == "completed"
+    assert not stage.crew._aggregators
+
+
 async def test_a_resume_with_other_limits_is_played_by_these_also_where_the_plan_is_known(stage: Stage) -> None:
     stage.api.driver.script = lambda _turn, _sink: done(failed("server_lost"))
     await stage.run()

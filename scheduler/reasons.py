@@ -1,4 +1,4 @@
-"""What does the trouble of a target, or of the results store, mean for a submission, in words?  (S17, I8)
+"""Why does a submission wait, or stand still, or end for what others lack, in words?  (S17, I8)
 
 How much may be begun is for the claim to say (`evalfleet/ledger/lua/_target.lua`). Here is what people read of it,
 while it lasts and when it lasted too long.
@@ -6,9 +6,13 @@ while it lasts and when it lasted too long.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
-from evalfleet.ledger import Target
+from evalfleet.contract.tasks import AGGREGATE_QUEUE, GRADE_QUEUE, RUN_QUEUE, kind_of, queue_name
+from evalfleet.credentials import needs
+from evalfleet.ledger import Target, queues_of
 
 CUT_SHOWN_MS = 60_000
 """A cut is told of for so long, unless the limit has risen above what the submission wants."""
@@ -44,6 +48,33 @@ def unwritten(why: str, since_ms: int) -> str:
 def unwritten_too_long(why: str, seconds: float) -> str:
     """Why a submission ends whose results were not taken for too long."""
     return f"nothing could be recorded for {seconds:.0f} s: {why}; what is judged waits, a resume goes on"
+
+
+def nobody_takes(
+    account: str | None, workers: Sequence[Mapping[str, Any]], published: int, waiting: int, note: str
+) -> str:
+    """Why messages wait: `published` conversations, and `waiting` attempts for graders and the aggregator. `workers`:
+    the living, as their heartbeats describe them; `account`: the profile whose key the plan needs; `note`: what is
+    known already of attempts that wait."""
+    if not workers:
+        return "no worker is alive; start one with `evalfleet worker`"
+    asked = ((RUN_QUEUE, published), (GRADE_QUEUE, waiting), (AGGREGATE_QUEUE, waiting))
+    taken = set().union(*map(queues_of, workers))
+    absent = [kind for kind, wanted in asked if wanted and queue_name(kind, account) not in taken]
+    able = [worker for worker in workers if any(kind_of(queue) in absent for queue in queues_of(worker))]
+    if able:  # they take such work, but of other accounts
+        return f"{needs(account)} is not set on any worker that could take its messages: {_named(able)}"
+    if absent:
+        return f"no worker takes the queue {' or '.join(absent)}"
+    if waiting:
+        return note or "judged attempts are not recorded; do the target and the results store answer?"
+    return "messages are queued and no worker takes them"
+
+
+def _named(workers: Sequence[Mapping[str, Any]]) -> str:
+    """As their logs name them."""
+    names = sorted(f"{worker['host']}-{worker['pid']}-{worker['incarnation'][:8]}" for worker in workers)
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _clock(now: datetime, ms: int) -> str:

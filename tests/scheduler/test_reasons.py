@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from evalfleet.ledger import Target
-from scheduler.backoff import gave_out, trouble
+from scheduler.reasons import gave_out, trouble
 
 NOON = datetime(2026, 9, 2, 12, 0, 0, tzinfo=UTC)
 
