@@ -20,14 +20,17 @@ from celery import Celery
 
 import worker.heartbeat
 import worker.tasks
+from evalfleet.artifact import write_plan
 from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.contract.client import Client
 from evalfleet.contract.tasks import AGGREGATE_TASK
 from evalfleet.errors import StorageError, TargetUnreachable
 from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger
 from evalfleet.plan import Attempt, Conversation, Plan, PlannedGraders
+from evalfleet.results import FolderResults
 from evalfleet.server.driving import Ended, Sink, Turn
 from evalfleet.settings import Settings
+from scheduler.plan import evaluation_body
 from tests.server.conftest import TOKEN, Api, ScriptedDriver, serving
 from tests.worker.test_play import failed, never, plan_of, well
 from worker.app import add_tasks
@@ -388,13 +391,19 @@ async def test_what_a_leaving_worker_took_and_did_not_claim_is_fed_again_at_once
 
 
 async def test_a_completed_submission_leaves_nothing_in_its_aggregators_memory(stage: Stage) -> None:
-    """An index of 200,000 attempts has 50 MB."""
+    """An index of 200,000 attempts has some 100 MB."""
+    async with Client(stage.api.url, TOKEN) as client:
+        created = await client.create_evaluation(evaluation_body(stage.plan, 0), key="create")
+    stage.plan = stage.plan.with_evaluations([created.document["id"]])
+    write_plan(FolderResults(stage.crew.settings.require_results_url()), stage.plan)
+    stage.ledger.forget(stage.plan.id)
+    stage.ledger.add(stage.plan, {})
     for conversation in stage.plan.conversations():
         await stage.run(conversation)
     await asyncio.to_thread(stage.crew.aggregate, stage.plan.id)
     meta = stage.ledger.meta(stage.plan.id)
     assert meta is not None
-    assert meta.state == "completed"
+    assert (meta.state, meta.reason) == ("completed", "")
     assert not stage.crew._aggregators
 
 
