@@ -62,6 +62,7 @@ from worker.target import TargetEar, Teller
 log = logging.getLogger(__name__)
 
 PLANS_KEPT = 16
+UNAUTHORIZED = "unauthorized"
 TASKS_END_S = 2.0
 """The threads of tasks, whose coroutines have ended, have this long to give back what they held."""
 
@@ -257,7 +258,9 @@ class Crew:
             gave_up = away.gave_up
             self._note_missing(plan, gave_up)
         except StopSubmission as stop:
-            self.ledger.end(plan.id, "stopped", stop.reason, stop.code)
+            mine = stop.code == UNAUTHORIZED and self.settings.lifeline_fd is None  # another worker's may be right
+            reason = f"{stop.reason} (the token of worker {self.heart.name})" if mine else stop.reason
+            self.ledger.end(plan.id, "stopped", reason, stop.code)
             return False
         except HarnessMoved as moved:
             self.ledger.end(plan.id, "stopped", moved.message, "harness_moved")

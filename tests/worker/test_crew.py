@@ -390,6 +390,17 @@ async def test_what_a_leaving_worker_took_and_did_not_claim_is_fed_again_at_once
     assert stage.claims() == {}
 
 
+async def test_a_refused_token_is_told_with_the_worker_that_has_it(tmp_path: Path, valkey: str) -> None:
+    """Fifty workers, and one of them was started with last month's."""
+    async with staged(tmp_path, valkey, more={"EVALFLEET_TOKEN": "last-months-token"}) as stage:
+        await stage.run()
+        meta = stage.ledger.meta(stage.plan.id)
+        assert meta is not None
+        assert (meta.state, meta.code) == ("stopped", "unauthorized")
+        assert meta.reason.endswith(f" (the token of worker {stage.crew.heart.name})")
+        assert "last-months-token" not in meta.reason
+
+
 async def test_a_completed_submission_leaves_nothing_in_its_aggregators_memory(stage: Stage) -> None:
     """An index of 200,000 attempts has some 100 MB."""
     async with Client(stage.api.url, TOKEN) as client:
