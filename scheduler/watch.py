@@ -6,6 +6,7 @@ how much may be missing.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,8 @@ EVERY_S = 0.5
 SAY_AFTER_S = 4.0
 AWAY_S = 60.0
 """A broker that does not answer is waited for this long."""
+RETIRES_S = 20.0
+"""A scheduler takes what has ended off the books within a moment; a killed one is replaced within 15 s."""
 
 
 def watch(
@@ -49,6 +52,8 @@ def watch(
     ledger = Ledger(settings.require_broker().redis_url)
     with Interrupts() as interrupts:
         ended = _follow(submission, store, ledger, interrupts, reporter)
+        if allow_missing is not None and ended is not None:
+            _until_retired(submission, ledger, interrupts)
     reporter.done()
     if ended is not None and ended.state == "stopped" and ended.reason:
         reporter.warn(f"stopped: {ended.reason}")
@@ -79,6 +84,17 @@ def watch(
     if over and summary.missing_allowed:
         finish(store, artifact, summary.stored(code))
     return summary, code
+
+
+def _until_retired(submission: str, ledger: Ledger, interrupts: Interrupts) -> None:
+    """Its scheduler writes the summary before that: one that says what may be missing is to be the last."""
+    deadline = time.monotonic() + RETIRES_S
+    for _ in ledger.wake_ups(EVERY_S):
+        if interrupts.first is not None or time.monotonic() > deadline:
+            return
+        with contextlib.suppress(TargetUnreachable):  # it is asked again
+            if submission not in ledger.submissions():
+                return
 
 
 def _follow(

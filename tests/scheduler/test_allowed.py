@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import uuid
 from collections.abc import Sequence
 
 import pytest
 
-from evalfleet.ledger import FAULT, Progress
+from evalfleet.ledger import FAULT, Ledger, Progress
 from scheduler.allowed import AllowedMissing, ended_by_itself
 from scheduler.dispatch import Ended
 from scheduler.enough import STOPPED_BY
+from scheduler.interrupt import Interrupts
 from scheduler.summary import Summary, summarize
+from scheduler.watch import _until_retired
 from tests.scheduler.samples import line, plan, scenario
+from tests.test_ledger import make_plan
 
 
 def summary_of(outcomes: Sequence[str], recorded: Sequence[int] | None = None) -> Summary:
@@ -79,3 +84,21 @@ def test_what_is_no_such_number_is_refused_with_the_spelling(text: str) -> None:
 )
 def test_only_a_run_that_ended_by_itself_gives_up_what_is_missing(ended: Ended, progress: Progress, over: bool) -> None:
     assert ended_by_itself(ended, progress) is over
+
+
+def test_who_says_what_may_be_missing_waits_until_the_scheduler_has_written_its_own_summary(valkey: str) -> None:
+    """Else that one, a moment later, would say again that too much is missing."""
+    ledger = Ledger(valkey, prefix=f"t{uuid.uuid4().hex[:8]}:")
+    ended = make_plan()
+    ledger.add(ended, {})
+    ledger.end(ended.id, "incomplete", "why", "given_up")
+    try:
+        with Interrupts() as nobody, concurrent.futures.ThreadPoolExecutor() as threads:
+            waiting = threads.submit(_until_retired, ended.id, ledger, nobody)
+            with pytest.raises(TimeoutError):
+                waiting.result(1.5)
+            ledger.retire(ended.id)
+            waiting.result(10)
+    finally:
+        ledger.forget(ended.id)
+        ledger.close()
