@@ -161,6 +161,7 @@ class AttemptsIndex:
         for number in sorted(sizes):
             if self._read.get(number) != sizes[number]:
                 self._scan(number)
+                self._read[number] = sizes[number]  # a damaged end is told of once
 
     def read_on(self) -> None:
         """`refresh`, for who has read all and is the reader of an artifact that only grows (numbers have no gaps)."""

@@ -294,6 +294,14 @@ class TestReading:
         assert opened == ["000001.jsonl", "000002.jsonl"]
         assert set(index.entries) == {("tone", "a", 0), ("tone", "b", 0)}
 
+    def test_a_damaged_end_of_a_segment_is_told_of_once(self, store: FolderResults) -> None:
+        (trials(store) / "000001.jsonl").write_bytes(encode_line(line("a")) + b'{"torn')
+        told: list[Damage] = []
+        index = AttemptsIndex(store, ARTIFACT, damaged=told.append)
+        index.refresh()
+        index.refresh()
+        assert len(told) == 1
+
     def test_who_appends_and_reads_on_lists_the_folder_once_and_misses_no_rivals_line(
         self, store: FolderResults
     ) -> None:
