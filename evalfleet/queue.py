@@ -21,7 +21,6 @@ def celery_config(broker_url: str, *, prefix: str = "ef:") -> dict[str, Any]:
         "priority_steps": [0],
         "global_keyprefix": prefix,
         "max_connections": 64,
-        "visibility_timeout": 600,  # what a worker took and died with; it is looked at again, and dropped
     }
     if not broker_url.startswith("redis+socket:"):
         transport |= {"socket_connect_timeout": 3, "socket_keepalive": True}
