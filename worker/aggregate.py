@@ -74,7 +74,7 @@ class Aggregator:
         store: ResultsStore,
         recorder: Recorder,
         *,
-        health: Health | None = None,
+        health: Health,
         waits: bool = True,
     ) -> None:
         self.ledger = ledger
@@ -83,7 +83,7 @@ class Aggregator:
         self.recorder = recorder
         self.index = AttemptsIndex(store, plan.artifact)
         self.completed: set[int] = set()
-        self.health = health or Health()
+        self.health = health
         self.waits = waits
         self.said = ""
         """What the last run ended with, so that it is logged once."""

@@ -103,7 +103,7 @@ class Stage:
 
     async def aggregate(self, aggregator: Aggregator | None = None) -> None:
         """A fresh aggregator, as another process would have, unless the worker's own is given."""
-        aggregator = aggregator or Aggregator(self.ledger, self.plan, self.store, self.recorder)
+        aggregator = aggregator or Aggregator(self.ledger, self.plan, self.store, self.recorder, health=Health())
         self.ledger.redis.delete(f"{self.ledger.prefix}lock:aggregate:{self.plan.id}")  # a dead one's runs out
         await asyncio.to_thread(aggregator.run, uuid.uuid4().hex, threading.Event())
 
@@ -303,7 +303,7 @@ async def test_a_results_store_that_is_away_is_waited_for_and_what_is_judged_goe
 async def test_a_persons_own_results_folder_that_fails_ends_the_evaluation_at_once(
     stage: Stage, away: Callable[[], None]
 ) -> None:
-    aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder, waits=False)
+    aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder, health=Health(), waits=False)
     await stage.put(0)
     with pytest.raises(ResultsAway):
         await stage.aggregate(aggregator)
@@ -325,7 +325,7 @@ async def test_an_evaluation_that_was_cancelled_meanwhile_ends_the_submission(st
 async def test_only_one_aggregator_is_at_work_for_a_submission(stage: Stage) -> None:
     await stage.put(0)
     assert stage.ledger.lock(f"aggregate:{stage.plan.id}", "somebody", 10_000)
-    aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder)
+    aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder, health=Health())
     await asyncio.to_thread(aggregator.run, "another", threading.Event())
     assert stage.recorder.sent == []
 
@@ -387,7 +387,7 @@ async def test_a_replay_that_died_is_still_asked_for(stage: Stage) -> None:
 
 async def test_a_worker_that_completed_it_before_says_so_again_to_the_next_command(stage: Stage) -> None:
     """A worker outlives commands; what it remembers of the last one must not keep the next one waiting."""
-    aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder)
+    aggregator = Aggregator(stage.ledger, stage.plan, stage.store, stage.recorder, health=Health())
     for trial in range(3):
         await stage.put(trial)
     await stage.aggregate(aggregator)
