@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.database import recorded_attempts
 from tests.e2e.conftest import Tree
 
 pytestmark = pytest.mark.e2e
@@ -24,19 +25,6 @@ FIXED = STRICT.replace("contains: Hello", "contains: hello")
 
 def results(tree: Tree) -> list[Path]:
     return sorted(path for path in (tree.root / "evals/results").iterdir() if path.is_dir())
-
-
-def attempts(tree: Tree) -> dict[str, list[tuple[str, int, str, str]]]:
-    """Evaluation → (case key, trial, run, verdict) of all that its database holds, by hand."""
-    with sqlite3.connect(tree.root / ".evalfleet/server.sqlite3") as database:
-        rows = database.execute(
-            "SELECT a.evaluation_id, c.key, a.attempt_index, a.run_id, a.verdict FROM attempts a"
-            " JOIN evaluation_cases c ON c.evaluation_id = a.evaluation_id AND c.position = a.position ORDER BY 2, 3"
-        ).fetchall()
-    found: dict[str, list[tuple[str, int, str, str]]] = {}
-    for evaluation, key, *rest in rows:
-        found.setdefault(evaluation, []).append((json.loads(key), *rest))
-    return found
 
 
 def ids(document: dict[str, Any]) -> set[str]:
@@ -58,7 +46,7 @@ def test_a_fixed_check_is_recorded_anew_and_no_agent_runs(tree: Tree) -> None:
         ("greets", "fail", "pass", "its expectations changed")
     ]
     assert {evaluation["status"] for evaluation in now["evaluations"]} == {"completed"}
-    recorded = attempts(tree)
+    recorded = recorded_attempts(tree.root / ".evalfleet")
     assert set(recorded) == ids(then) | ids(now)
     was = sorted(attempt for one in ids(then) for attempt in recorded[one])
     anew = sorted(attempt for one in ids(now) for attempt in recorded[one])
@@ -67,7 +55,7 @@ def test_a_fixed_check_is_recorded_anew_and_no_agent_runs(tree: Tree) -> None:
 
     twice = tree.run("score", results(tree)[0].name, "--record")
     twice.check(0, *(f"recorded on {one}" for one in ids(now)))
-    assert set(attempts(tree)) == set(recorded), "the same command finds what it recorded"
+    assert set(recorded_attempts(tree.root / ".evalfleet")) == set(recorded), "the same command finds what it recorded"
     assert len(results(tree)) == 2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,10 @@ import pytest
 
 from evalfleet.artifact import find, read_plan
 from evalfleet.results import shared_results
+from tests.database import recorded_attempts
 from tests.integration.fleet import CALLS, TOKEN, Fleet, calls, make_tree
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
-
-
-def recorded(state: Path) -> dict[str, list[tuple[str, int, str, str]]]:
-    """Evaluation → (case key, trial, run, verdict) of all that the server's database holds, by hand."""
-    with sqlite3.connect(state / "server.sqlite3") as database:
-        rows = database.execute(
-            "SELECT a.evaluation_id, c.key, a.attempt_index, a.run_id, a.verdict FROM attempts a"
-            " JOIN evaluation_cases c ON c.evaluation_id = a.evaluation_id AND c.position = a.position ORDER BY 2, 3"
-        ).fetchall()
-    found: dict[str, list[tuple[str, int, str, str]]] = {}
-    for evaluation, key, *rest in rows:
-        found.setdefault(evaluation, []).append((json.loads(key), *rest))
-    return found
 
 
 def ids(document: dict[str, Any]) -> set[str]:
@@ -47,7 +34,7 @@ def test_a_fixed_check_is_recorded_on_the_fleets_server_with_the_runs_of_then(
     store = shared_results(str(tmp_path / "results"))
     artifact = find(store, submission)
     assert artifact is not None
-    before = recorded(tmp_path / "state")
+    before = recorded_attempts(tmp_path / "state")
     assert set(before) == ids(then)
 
     case = tree / "evals/cases/parity.yaml"
@@ -61,7 +48,7 @@ def test_a_fixed_check_is_recorded_on_the_fleets_server_with_the_runs_of_then(
     at = ("--state", str(tmp_path / "submissions"))  # where `submit` noted whose it is
     keyless = fleet.run(*words, *at)
     assert (keyless.returncode, "EVALFLEET_TOKEN is not set" in keyless.stderr) == (2, True), keyless.stderr
-    assert recorded(tmp_path / "state") == before
+    assert recorded_attempts(tmp_path / "state") == before
 
     fleet.environment["EVALFLEET_TOKEN"] = token
     done = fleet.run(*words, *at)
@@ -70,7 +57,7 @@ def test_a_fixed_check_is_recorded_on_the_fleets_server_with_the_runs_of_then(
     assert [(c["scenario"], c["was"], c["now"]) for c in now["changes"]["scenarios"]] == [("fails", "fail", "pass")]
     assert {evaluation["status"] for evaluation in now["evaluations"]} == {"completed"}
     assert not ids(now) & ids(then)
-    after = recorded(tmp_path / "state")
+    after = recorded_attempts(tmp_path / "state")
     assert set(after) == ids(then) | ids(now)
     was = sorted(attempt for one in ids(then) for attempt in after[one])
     anew = sorted(attempt for one in ids(now) for attempt in after[one])
@@ -83,7 +70,7 @@ def test_a_fixed_check_is_recorded_on_the_fleets_server_with_the_runs_of_then(
     fleet.environment["EVALFLEET_BASE_URL"] = address
     twice = fleet.run(*words)  # by the environment's address now: the same evaluations, nothing new
     assert ids(json.loads(twice.stdout)) == ids(now), twice.stderr
-    assert recorded(tmp_path / "state") == after
+    assert recorded_attempts(tmp_path / "state") == after
     again = fleet.run("show", str(tmp_path / "results" / written), "--tree", str(tree), "parity/fails")
     assert again.returncode == 0, again.stderr
     assert scheduler.process.poll() is None
