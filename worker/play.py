@@ -178,8 +178,6 @@ class Player:
         meaning = meaning_of(turns, timeout=scenario.timeout, infra_codes=self.plan.infra_codes, not_played=not_played)
         if meaning.meaning is Meaning.NO_RESULT:
             raise _NoResult(meaning.reason, meaning.code)
-        if meaning.retryable_agent and not self._is_last(this.number):
-            raise _NoResult(meaning.reason, meaning.code)
         attempt = Attempt(self.conversation.case, step.scenario, self.conversation.trial)
         if attempt not in self.open and step.scored:
             return  # its evidence is there from an earlier try, or command
