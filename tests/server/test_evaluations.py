@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select
 
 from evalfleet.checks.verdict import CaseAttempts, evaluation_rates
 from evalfleet.server.documents import MOST
-from evalfleet.server.driving import Ended, Sink, Turn
+from evalfleet.server.driving import Call, Ended, Sink, Turn
 from evalfleet.server.evaluation_documents import running_rates
 from evalfleet.server.runs import add_judge_call
 from evalfleet.server.schema import evaluation_cases
@@ -537,7 +537,7 @@ async def test_long_values_are_kept_and_come_back_whole_e11(api: Api, driver: Sc
     assert (json.loads(row.input), json.loads(row.expected)) == ({"p": long}, [long])
 
     async def long_winded(turn: Turn, sink: Sink) -> Ended:
-        await sink.tool_call("c", "read", {"path": turn.message})
+        await sink.tool_calls([Call("c", "read", {"path": turn.message})])
         await sink.tool_result("c", long)
         await sink.answer({"said": long})
         return Ended()
