@@ -18,6 +18,7 @@ from evalfleet.plan import Plan, PlannedGraders, Scorer
 from evalfleet.quarantine import Quarantine
 from scheduler.compare import Baseline, asked_baseline, baseline_of
 from scheduler.differences import change_lines, comparison_lines
+from scheduler.plan import SCORER
 from scheduler.score import Today, recorded, rescored
 from scheduler.summary import summarize
 from tests.scheduler.samples import line, plan, scenario, trial_record
@@ -190,7 +191,7 @@ class TestScored:
     def test_other_rules_are_said(self, store: FolderResults) -> None:
         before = artifact(store, OLD, [scenario("a")], outcomes("a", "p"), scorer=Scorer("evalfleet-checks", "0"))
         now = artifact(store, NEW, [scenario("a")], outcomes("a", "p"))
-        assert "they were judged by different rules (0 and 1)" in shown(store, before, now)[1]
+        assert f"they were judged by different rules (0 and {SCORER.version})" in shown(store, before, now)[1]
 
 
 class TestBaseline:
