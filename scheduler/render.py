@@ -59,7 +59,7 @@ def summary_lines(summary: Summary, width: int | None, more: Sequence[Section] =
 
 
 def scenario_lines(scenarios: Sequence[ScenarioSummary], width: int | None) -> Iterator[Text]:
-    """case, scenario, verdict, how many of how many, median duration, the first failure in words.
+    """case, scenario, verdict, how many of how many, median duration, the first failure and what else there is to know.
 
     Where a terminal leaves too little room for the words they stand below, indented.
     """
@@ -150,6 +150,7 @@ def _words(scenario: ScenarioSummary) -> Iterator[str]:
     if scenario.first_failure is not None:
         which = f"trial {scenario.first_failure_trial}: " if scenario.trials > 1 else ""
         yield which + scenario.first_failure
+    yield from scenario.remarks
     if scenario.elsewhere:
         yield f"{trials_in_words(scenario.elsewhere)} recorded elsewhere, no evidence here"
     if scenario.quarantine is not None:
@@ -197,6 +198,9 @@ def _counts(summary: Summary) -> Text:
     errors = sum(scenario.errors for scenario in summary.scenarios)
     if errors:
         line.append(f"; {_many(errors, 'attempt')} ended in an error")
+    crashed = sum(scenario.passed_with_failed_turn for scenario in summary.scenarios)
+    if crashed:
+        line.append(f"; {_many(crashed, 'attempt')} passed although a turn failed")
     return line
 
 
