@@ -61,8 +61,8 @@ class ScenarioSummary:
     not hold yet. `first_failure`: of the first trial that failed or ended in an error, in its own words; else why the
     first missing one is. `duration_ms`: median over trials with evidence. `stale`: why today's case file was not
     applied (S32). `was`: the recorded verdict, where scoring again gave another. `quarantine`: why it does not gate.
-    `passed_with_failed_turn`: trials (S21). `repeated_tries`: tries that another one followed, by why they had no result
-    (S17).
+    `passed_with_failed_turn`: trials (S21). `repeated_tries`: tries before those that gave the results, by why they had
+    none (S17).
     """
 
     case: str

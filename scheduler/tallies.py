@@ -68,7 +68,7 @@ class ScenarioLines:
         self.passed_with_failed_turn = 0
         """Trials that passed although a turn of theirs failed (S21)."""
         self.repeated: Counter[str] = Counter()
-        """Tries that another one followed, by why they had no result (S17)."""
+        """Tries before the one that gave a result, by why they had none (S17). Of a missing attempt its reason says it."""
         self.scored = 0
         self.score_sum = Fraction(0)
 
@@ -81,7 +81,6 @@ class ScenarioLines:
         if line.get("recorded") == "elsewhere":
             self._states[trial] = _ELSEWHERE
             return False
-        self.repeated.update(_repeated_tries(line))
         if outcome not in EVIDENCE:
             self._states[trial] = _MISSING
             if reason is not None:
@@ -89,6 +88,7 @@ class ScenarioLines:
         else:
             self._states[trial] = _CODES[outcome]
             self._measure(line)
+            self.repeated.update(_repeated_tries(line))
             self.passed_with_failed_turn += outcome == "passed" and _has_failed_turn(line)
             if outcome != "passed" and (self.lost is None or trial < self.lost[0]):
                 self.lost = (trial, reason)

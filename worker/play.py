@@ -110,7 +110,8 @@ class Player:
                 await self._play_try(this)
             except _NoResult as nothing:
                 this.reason, this.code = nothing.reason, nothing.code
-                if nothing.code in STOPPING_CODES:
+                if nothing.code in STOPPING_CODES and this.made_a_run:  # one found again says nothing about today
+                    await self._read_usage(this)
                     raise StopSubmission(nothing.reason, nothing.code) from nothing
                 if nothing.away:
                     raise TurnedAway(self._gave_up(nothing.reason, nothing.code)) from nothing
@@ -251,6 +252,7 @@ class Player:
         if not all(isinstance(run.get(name), str) for name in ("id", "chat_id")):
             raise _NoResult(f"launch failed: the answer is no run: {str(run)[:200]}", "unreadable", final=True)
         self._open_run = str(run["id"])
+        this.made_a_run = this.made_a_run or not created.replayed
         if not created.replayed and self._limit is None:
             self._limit = await self.first_new_try(this.number) + plan.limits.tries
         this.chat_id = str(run["chat_id"])

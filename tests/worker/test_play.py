@@ -240,6 +240,24 @@ async def test_s17_what_would_fail_every_time_stops_the_submission(stage: Stage,
     assert len(stage.said) == 1
 
 
+@pytest.mark.parametrize("code", ["out_of_funds", "usage_window_exceeded", "agent_unauthorized"])
+async def test_s14_s17_a_resume_walks_over_the_try_that_stopped_the_submission(stage: Stage, code: str) -> None:
+    """The run that stopped it is found again, and its code says nothing about today. It was paid for."""
+
+    async def paid(_turn: Turn, sink: Sink) -> Ended:
+        await sink.usage(input_tokens=1, amount="0.01")
+        return failed(code)
+
+    plan = plan_of(TWO, stage.api.harness_id)
+    stage.api.driver.script = script(paid, well)
+    with pytest.raises(StopSubmission):
+        await stage.play(plan)
+    assert await stage.play(plan) is None
+    assert outcomes(stage.played) == [(0, Meaning.RESULT), (1, Meaning.RESULT)]
+    first, second = stage.played[-1].tries
+    assert (first["code"], first["usage"]["amount"], second["code"]) == (code, "0.01", None)
+
+
 async def test_s17_a_launch_that_is_refused_for_good_stops_the_submission(stage: Stage) -> None:
     with pytest.raises(StopSubmission) as stop:
         await stage.play(plan_of(TWO, "h_00000000000000000000000000"))
