@@ -13,12 +13,14 @@ from typing import Any
 from evalfleet.errors import EvalfleetError, UsageError
 from evalfleet.importing import uncollected
 from evalfleet.logs import FORMATS
+from evalfleet.surroundings import settle
 
 LEVELS = ("debug", "info", "warning", "error")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, serve, and answer the exit code (S36)."""
+    settle()
     parser = _parser()
     options = parser.parse_args(arguments)
     from evalfleet.server.logs import start_logging
