@@ -1,8 +1,9 @@
 """Keeps another program's variables away from our libraries, and whole for agents and graders.
 
 Celery, kombu, billiard, prometheus-client, uvicorn, FastAPI, pydantic and psycopg read variables that a shell may hold
-for another service: `CELERY_BROKER_URL` replaces the broker that we name, `PROMETHEUS_MULTIPROC_DIR` crashes an import. Every process of ours calls `settle` before it imports any of them; docs/configuration.md lists what is
-removed, what is honoured, and why. What was removed is kept here for the processes that are the user's own.
+for another service: `CELERY_BROKER_URL` replaces the broker that we name, `PROMETHEUS_MULTIPROC_DIR` crashes an import.
+Every process of ours calls `settle` before it imports any of them; docs/configuration.md lists what is removed, what is
+honoured, and why. What was removed is kept here for the processes that are the user's own.
 """
 
 from __future__ import annotations
