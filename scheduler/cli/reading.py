@@ -218,11 +218,12 @@ def hook_trace(
     as_json: AsJson = False,
 ) -> int:
     """Was each hook point reached, did it decide, or fail?"""
-    from evalfleet.tree import find_tree, read_tree_config
+    from evalfleet.tree import read_tree_config
     from scheduler.hook_trace import artifact_of, trace_artifact, trace_run
     from scheduler.layout import width_of, write_lines
+    from scheduler.reread import tree_around
 
-    config = read_tree_config(find_tree(tree or Path.cwd()))
+    config = read_tree_config(tree_around(tree, result))
     if result is not None or trial is not None or (run is not None and "/" in run):
         trace = trace_artifact(artifact_of(result, config, results), run, trial)
     else:
