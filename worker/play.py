@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from evalfleet.checks.outcome import STOPPING_CODES, Meaning, meaning_of, spent_seconds
+from evalfleet.checks.outcome import HARNESS_CHANGED, STOPPING_CODES, Meaning, meaning_of, spent_seconds
 from evalfleet.checks.trial import TurnRecord
 from evalfleet.contract.client import Client, Created
 from evalfleet.errors import HarnessMoved, PlatformError, ProblemAnswer, TargetUnreachable
@@ -91,6 +91,8 @@ class Player:
         self.tries: list[Try] = []
         self._limit = None if first_new is None else first_new + plan.limits.tries
         self._open_run: str | None = None
+        self._found_again = False
+        """The run that was launched last was there already: what had stopped everything then may be over."""
         self._at = 0
 
     async def play(self) -> GaveUp | None:
@@ -110,7 +112,7 @@ class Player:
                 await self._play_try(this)
             except _NoResult as nothing:
                 this.reason, this.code = nothing.reason, nothing.code
-                if nothing.code in STOPPING_CODES:
+                if nothing.code in STOPPING_CODES and not self._found_again:
                     raise StopSubmission(nothing.reason, nothing.code) from nothing
                 if nothing.away:
                     raise TurnedAway(self._gave_up(nothing.reason, nothing.code)) from nothing
@@ -235,6 +237,8 @@ class Player:
         try:
             created = await self._create(body, key)
         except ProblemAnswer as refused:
+            if any(error.get("code") == HARNESS_CHANGED for error in refused.errors):
+                raise StopSubmission(refused.detail, HARNESS_CHANGED) from refused
             if refused.quota or refused.code in STOPPING_CODES:
                 raise StopSubmission(
                     f"the platform refused to launch a run: {refused.detail}{_resets(refused)}", refused.code
@@ -253,6 +257,7 @@ class Player:
         if not all(isinstance(run.get(name), str) for name in ("id", "chat_id")):
             raise _NoResult(f"launch failed: the answer is no run: {str(run)[:200]}", "unreadable", final=True)
         self._open_run = str(run["id"])
+        self._found_again = created.replayed
         if not created.replayed and self._limit is None:
             self._limit = await self.first_new_try(this.number) + plan.limits.tries
         this.chat_id = str(run["chat_id"])
