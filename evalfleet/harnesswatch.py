@@ -31,9 +31,7 @@ def watched_version(config: TreeConfig) -> tuple[TreeVersion, HarnessWatch]:
     """The tree's version, and who notices when its files are others. Raises what `read_tree_version` does."""
     repo = open_repo(config.root)
     files = list_files(config, repo)
-    watch = HarnessWatch(
-        config, repo, files
-    )  # before anything is read: what changes meanwhile is seen by the next look
+    watch = HarnessWatch(config, repo, files)  # before anything is read: the next look sees what changes meanwhile
     version = version_of(config, repo, files)
     watch.compare_with(version)
     return version, watch
@@ -58,6 +56,11 @@ class HarnessWatch:
         self._version = version
         for path in version.changed:  # also those that are gone, and must stay so
             self._keys.setdefault(path, self._key(path))
+
+    @property
+    def size(self) -> int:
+        """How many files a look has to look at."""
+        return len(self._keys)
 
     def look(self) -> str:
         """The first harness file that differs from the commit: "agent.py", "agent.py (gone)", "agent.py (new)"; "" when

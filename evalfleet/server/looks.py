@@ -1,8 +1,8 @@
 """When does a server look at the files of a harness that it serves, and what does it make of what it sees? (S33)
 
 Before a run is taken, before its agent starts, and when it has ended. Runs that ask at the same time share a look, and
-looks take a tenth of one core at most, whatever the load: in a tree of thousands of files the next one waits for that
-long, and a start is content with the last. An end is not: what vouches for a run has begun after it.
+looks take a fifth of one core at most, whatever the load: the next one waits for that long. In a tree of thousands of
+files a start is content with the last one. An end is not: what vouches for a run has begun after it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from evalfleet.server.driving import HARNESS_CHANGED, Failure
 
 _log = logging.getLogger(__name__)
 
-SHARE: Final = 10
-"""A look that took a second is followed by nine without one."""
+SHARE: Final = 5
+"""A look that took a second is followed by four without one."""
+
+LARGE: Final = 1000
+"""From so many files on a look takes milliseconds, and a start does not ask for one of its own."""
 
 
 class Looks:
@@ -45,7 +48,8 @@ class Looks:
     async def before(self) -> Failure | None:
         """Why no run can start now; None when the files are the commit's."""
         try:
-            if self._took == 0.0 or time.monotonic() > self._began + SHARE * self._took:
+            young = time.monotonic() < self._began + SHARE * self._took
+            if self._found or not young or self._watch.size < LARGE:
                 await self._look()
         except EvalfleetError as problem:
             return _unknown(problem)
