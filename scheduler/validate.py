@@ -31,7 +31,7 @@ from evalfleet.plan import PlannedTarget
 from evalfleet.server.drivers import make_driver
 from evalfleet.settings import Settings
 from evalfleet.surroundings import user_environment
-from evalfleet.tree import CONFIG_FILE, TreeConfig, read_tree_config
+from evalfleet.tree import CONFIG_FILE, TreeConfig, TreeVersion, read_tree_config, read_tree_version
 from scheduler.plan import build_plan
 from scheduler.select import select
 
@@ -41,7 +41,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """`config` None: the settings file itself is refused. `problems` are in the case files, `errors` elsewhere."""
+    """`config` None: the settings file itself is refused. `problems` are in the case files, `errors` elsewhere.
+    `version` None: the harness's files could not be read."""
 
     root: Path
     config: TreeConfig | None
@@ -49,6 +50,7 @@ class Validation:
     warnings: tuple[CaseProblem, ...]
     problems: tuple[CaseProblem, ...]
     errors: tuple[EvalfleetError, ...]
+    version: TreeVersion | None = None
 
     @property
     def ok(self) -> bool:
@@ -149,7 +151,9 @@ def validate(
         errors.append(_no_cases(root))
     whole = loaded if drafts is None else _with_drafts(loaded, drafts)
     problems = list(whole.problems)
+    version = None
     if config is not None:
+        version = _caught(errors, lambda: read_tree_version(config))
         if whole.cases and not problems:  # a refused file's case would look like a name that matches nothing
             draft = drafts.cases[0] if drafts is not None and drafts.cases else None
             _caught(errors, lambda: _check_selection(config, loaded.cases, words, deselect, draft))
@@ -163,7 +167,7 @@ def validate(
         if whole.cases and not problems:
             _caught(errors, lambda: check_quarantine(config, whole.cases, of_suite=suite is not None))
     over = [] if config is None else quarantines_over(config, datetime.now(UTC).date())
-    return Validation(root, config, whole.cases, (*whole.warnings, *over), tuple(problems), tuple(errors))
+    return Validation(root, config, whole.cases, (*whole.warnings, *over), tuple(problems), tuple(errors), version)
 
 
 def _caught(errors: list[EvalfleetError], look: Callable[[], T]) -> T | None:

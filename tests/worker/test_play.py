@@ -230,13 +230,46 @@ async def test_s17_another_retryable_code_is_tried_again_and_then_recorded_as_th
     assert outcomes(stage.played) == [(0, Meaning.RESULT)]
 
 
-@pytest.mark.parametrize("code", ["out_of_funds", "usage_window_exceeded", "agent_unauthorized"])
+@pytest.mark.parametrize("code", ["out_of_funds", "usage_window_exceeded", "agent_unauthorized", "harness_changed"])
 async def test_s17_what_would_fail_every_time_stops_the_submission(stage: Stage, code: str) -> None:
     stage.api.driver.script = script(failed(code))
     with pytest.raises(StopSubmission) as stop:
         await stage.play(plan_of(TWO, stage.api.harness_id))
     assert stop.value.code == code
     assert len(stage.said) == 1
+
+
+async def test_s17_what_stopped_a_submission_does_not_stop_its_resume_again(stage: Stage) -> None:
+    """The old run is found again, and says what was true then: the next try asks anew."""
+    stage.api.driver.script = script(failed("out_of_funds"))
+    plan = plan_of(TWO, stage.api.harness_id)
+    with pytest.raises(StopSubmission):
+        await stage.play(plan)
+    stage.api.driver.script, stage.first_new = script(well), None
+    assert await stage.play(plan) is None
+    assert outcomes(stage.played) == [(0, Meaning.RESULT), (1, Meaning.RESULT)]
+    assert [t["reason"] is None for t in stage.played[-1].tries] == [False, True]
+
+
+async def test_s33_a_harness_that_changed_between_two_turns_stops_the_submission_and_a_restored_one_goes_on(
+    tmp_path: Path,
+) -> None:
+    async def edit(turn: Turn, sink: Sink) -> Ended:
+        (tmp_path / "agent.py").write_text("print('edited')\n")
+        return await well(turn, sink)
+
+    async with serving(tmp_path, ScriptedDriver(edit), watched=True) as api, Client(api.url, TOKEN) as client:
+        stage, plan = Stage(api, client), plan_of(TWO, api.harness_id)
+        for _ in ("played while it changed", "refused at the launch of the next try"):
+            with pytest.raises(StopSubmission) as stop:
+                await stage.play(plan)
+            assert stop.value.code == "harness_changed"
+            assert stop.value.reason.startswith("the harness changed while it was played: agent.py; restore it")
+        assert (len(stage.said), stage.played) == (1, [])
+        (tmp_path / "agent.py").write_text("print('hi')\n")
+        api.driver.script = script(well)
+        assert await stage.play(plan) is None
+        assert outcomes(stage.played) == [(0, Meaning.RESULT), (1, Meaning.RESULT)]
 
 
 async def test_s17_a_launch_that_is_refused_for_good_stops_the_submission(stage: Stage) -> None:
