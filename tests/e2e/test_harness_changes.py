@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from scheduler.evaluate import Options, evaluate
+from scheduler.prepare import prepare
+from scheduler.progress import PlainReporter
 from tests.e2e.command import Finished
 from tests.e2e.conftest import Tree
+from tests.test_tree import git
 
 pytestmark = pytest.mark.e2e
 
@@ -67,6 +73,28 @@ def test_item4_an_agent_that_edits_its_own_code_stops_its_evaluation(tree: Tree)
     assert tree.lines() == [], "there is nothing that anybody could judge"
 
 
+def test_item4_the_tree_that_was_planned_is_the_one_that_is_played(tree: Tree) -> None:
+    """Somebody saves between the command's look at the tree and the server's."""
+    tree.case("talk", "scenarios: [{id: a, user: say hello, expect: [{final_answer_contains: hello}]}]")
+    env = {**os.environ, "HOME": str(tree.root), "COUNT_FILE": str(tree.count_file)}
+    prepared = prepare(
+        tree.root,
+        [],
+        trials=None,
+        concurrency=None,
+        drafts=None,
+        on_target=False,
+        results=None,
+        environment=env,
+    )
+    (tree.root / "agent.py").write_text('print("hello, says other code")\n')
+    result = evaluate(prepared, Options(environment=env), PlainReporter(io.StringIO()))
+    assert (result.exit_code, result.ended.code) == (3, "harness_changed")
+    assert result.ended_early.startswith("the harness changed while it was played: ")
+    assert tree.started() == 0
+    assert tree.lines() == []
+
+
 def test_item4_what_an_agent_does_in_its_own_copy_is_not_the_harness(tree: Tree) -> None:
     (tree.root / "agent.py").write_text(EDITS_ITSELF)
     text = (tree.root / "evalfleet.toml").read_text().replace("[harness.command]", '[harness.command]\ncwd = "scratch"')
@@ -82,11 +110,14 @@ def test_n10_links_in_the_tree_stop_nothing(tmp_path: Path) -> None:
     (tmp_path / "evalfleet.toml").write_text(
         f'[harness]\nname = "small"\n[harness.command]\nargv = ["{sys.executable}", "agent.py"]\n'
     )
+    git(tmp_path, "init", "-q", ".")
     tree.case("one", "scenarios: [{id: a, user: say hello, expect: [{grader: {name: kind.polite}}]}]")
     tree.grader("kind", "def polite(t, case, run): return 'hello' in run['final_answer']\n")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/x.py").write_text("x = 1\n")
     (tmp_path / "shared").symlink_to("lib")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "with a link to a folder")
     for folder, name in (("", "agent"), ("lib", "x"), ("evals/graders", "kind"), ("evals/cases", "one")):
         ending = "yaml" if name == "one" else "py"
         (tmp_path / folder / f".#{name}.{ending}").symlink_to("somebody@host.1234:1700000000")
@@ -97,6 +128,5 @@ def test_n10_links_in_the_tree_stop_nothing(tmp_path: Path) -> None:
     files = tree.run("plan", "--files").check(0).out
     assert {"shared", ".#agent.py", "gone.py", "loop.py"} <= set(files.split())
     tree.run("eval").check(0, "1 scenario: 1 pass")
-    tree.run("score").check(0)
     shutil.rmtree(tmp_path / "lib")
     tree.run("eval", "--fresh").check(0, "1 scenario: 1 pass")

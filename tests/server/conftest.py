@@ -153,11 +153,14 @@ async def serving(
     accounts: Mapping[str, str] = ACCOUNTS,
     watched: bool = False,
     others: Sequence[ServedTree] = (),
+    tree: ServedTree | None = None,
 ) -> AsyncIterator[Api]:
     """A server over `folder` and its database, and a client with the first account's token. `watched`: it looks whether
-    the harness is still what it was (S33); `others`: trees that it serves beside."""
-    (folder / "agent.py").write_text("print('hi')\n", encoding="utf-8")
-    tree = served_tree(folder, driver, commit=commit, name=name, judge=judge, watched=watched)
+    the harness is still what it was (S33); `others`: trees that it serves beside; `tree`: the one that it serves, with its
+    own driver."""
+    if tree is None:
+        (folder / "agent.py").write_text("print('hi')\n", encoding="utf-8")
+        tree = served_tree(folder, driver, commit=commit, name=name, judge=judge, watched=watched)
     stack = await open_stack(database or database_in(folder), [tree, *others], accounts=accounts, agents=agents)
     listener = listen("127.0.0.1", 0)
     server = Server(uvicorn_config(stack.app))
@@ -171,7 +174,7 @@ async def serving(
             timeout=TIMEOUT,
             verify=False,  # plain http: reading the certificates of this machine would be most of a test's time
         ) as http:
-            yield Api(http, url, stack, driver, stack.harness_ids[name])
+            yield Api(http, url, stack, driver, stack.harness_ids[tree.name])
     finally:
         await stack.stop(server)
         task.cancel()  # uvicorn's own way out takes a tenth of a second; test_process.py goes it

@@ -11,6 +11,7 @@ import pytest
 from evalfleet.errors import UnfitHost
 from evalfleet.server.driving import Ended, Sink, Turn
 from evalfleet.server.looks import Looks
+from evalfleet.server.trees import read_tree
 from tests.server.conftest import (
     COMMIT,
     OTHER_COMMIT,
@@ -22,6 +23,7 @@ from tests.server.conftest import (
     served_tree,
     serving,
 )
+from tests.test_tree import git
 
 SENTENCE = "the harness changed while it was played: agent.py; restore it"
 TEXT = "print('hi')\n"
@@ -146,6 +148,74 @@ async def test_s33_each_tree_of_a_server_is_looked_at_by_itself(tmp_path: Path) 
         api.harness_id = api.stack.harness_ids["second"]
         run = await api.play()
         assert (run["status"], run["harness_commit"]) == ("succeeded", OTHER_COMMIT)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    (folder / "evalfleet.toml").write_text('[harness]\nname = "real"\n[harness.command]\nargv = ["./agent.sh"]\n')
+    (folder / "agent.sh").write_text("#!/bin/sh\necho one\n")
+    (folder / "agent.sh").chmod(0o755)
+    git(folder, "init", "-q", ".")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "one")
+    return folder
+
+
+def at(root: Path, tmp_path: Path, **more: Any) -> Any:
+    return serving(tmp_path, ScriptedDriver(), tree=read_tree(root, state=tmp_path / "state", **more))
+
+
+async def test_s33_a_server_that_is_started_again_serves_the_tree_as_it_is_now_as_a_version_of_its_own(
+    root: Path, tmp_path: Path
+) -> None:
+    """A real agent, edited while the server is idle: the answer of its code is never a run of the old commit."""
+    commits = []
+    for number, word in ((1, "one"), (2, "two")):
+        async with at(root, tmp_path) as api:
+            run = await api.play()
+            outputs = await api.get(f"/v2/runs/{run['id']}/outputs")
+            assert (run["status"], outputs["data"][0]["value"]) == ("succeeded", word)
+            versions = (await api.get(f"/v2/harnesses/{api.harness_id}"))["versions"]
+            assert versions[0] == {"number": number, "commit": run["harness_commit"]}
+            files = (await api.get(f"/v2/harnesses/{api.harness_id}/versions/{run['harness_commit']}"))["files"]
+            assert f"echo {word}" in files["agent.sh"]
+            commits.append(run["harness_commit"])
+            (root / "agent.sh").write_text("#!/bin/sh\necho two\n")
+            answer = await api.http.post("/v2/runs", json=run_body(api.harness_id), headers=api.key())
+            assert answer.status_code == (422 if word == "one" else 201)
+    assert commits[0] == git(root, "rev-parse", "HEAD") != commits[1]
+
+
+async def test_s33_a_tree_that_is_not_the_commit_it_was_planned_at_is_not_played(root: Path, tmp_path: Path) -> None:
+    """`--verify-commit`: the command has looked at the tree, then somebody saves, then its server starts."""
+    head = git(root, "rev-parse", "HEAD")
+    assert read_tree(root, state=tmp_path / "state", commit=head, verify=True).moved == ""
+    (root / "agent.sh").write_text("#!/bin/sh\necho two\n")
+    async with at(root, tmp_path, commit=head, verify=True) as api:
+        answer = await api.http.post("/v2/runs", json=run_body(api.harness_id), headers=api.key())
+        assert ": agent.sh; restore it" in assert_problem(answer, 422, "harness_not_runnable")["detail"]
+        version = await api.get(f"/v2/harnesses/{api.harness_id}/versions/{head}")
+        assert version["files"] == {}, "what is there now is not kept under that commit"
+    git(root, "commit", "-q", "-a", "-m", "two")
+    assert read_tree(root, state=tmp_path / "state", commit=head, verify=True).moved == "agent.sh"
+    unknown = read_tree(root, state=tmp_path / "state", commit=COMMIT, verify=True)
+    assert unknown.moved == f"the tree is commit {git(root, 'rev-parse', 'HEAD')[:12]}, not {COMMIT[:12]}"
+    assert read_tree(root, state=tmp_path / "state", commit=COMMIT).moved == "", "its operator answers for that"
+
+
+async def test_n10_a_version_has_links_as_text_and_reads_nothing_behind_them(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.py").write_text("behind\n")
+    links = {"out.py": "../secret.py", "folder": "/", "gone.py": "user@host.1", "loop.py": "loop.py"}
+    for name, to in links.items():
+        (root / name).symlink_to(to)
+    git(root, "add", "folder")
+    async with at(root, tmp_path) as api:
+        version = (await api.get(f"/v2/harnesses/{api.harness_id}"))["versions"][0]
+        files = (await api.get(f"/v2/harnesses/{api.harness_id}/versions/{version['commit']}"))["files"]
+        assert {name: files[name] for name in links} == links
+        assert (await api.play())["status"] == "succeeded"
 
 
 class Watch:
