@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from evalfleet.checks.case import Case, CaseProblem, LoadedCases, Place, case_key, load_cases
 from evalfleet.checks.expectation import Grader
 from evalfleet.checks.near import folded, near_name
+from evalfleet.checks.text import visible
 from evalfleet.credentials import url_variable
 from evalfleet.errors import (
     AuthorError,
@@ -26,6 +27,7 @@ from evalfleet.errors import (
     UnfitHost,
     UsageError,
 )
+from evalfleet.graders.bundle import links_to_nowhere
 from evalfleet.graders.check import check_graders, check_graders_by_ast
 from evalfleet.plan import PlannedTarget
 from evalfleet.server.drivers import make_driver
@@ -167,7 +169,8 @@ def validate(
         if whole.cases and not problems:
             _caught(errors, lambda: check_quarantine(config, whole.cases, of_suite=suite is not None))
     over = [] if config is None else quarantines_over(config, datetime.now(UTC).date())
-    return Validation(root, config, whole.cases, (*whole.warnings, *over), tuple(problems), tuple(errors), version)
+    warnings = (*whole.warnings, *over, *dangling(root))
+    return Validation(root, config, whole.cases, warnings, tuple(problems), tuple(errors), version)
 
 
 def _caught(errors: list[EvalfleetError], look: Callable[[], T]) -> T | None:
@@ -293,6 +296,14 @@ def check_quarantine(config: TreeConfig, cases: Sequence[Case], *, of_suite: boo
 def quarantines_over(config: TreeConfig, today: date) -> list[CaseProblem]:
     """A warning for each quarantine that holds no more."""
     return [CaseProblem(entry.place, entry.over()) for entry in config.quarantine if not entry.holds(today)]
+
+
+def dangling(root: Path) -> list[CaseProblem]:
+    """A warning for each file of graders that is a link to nothing; one that a case calls is refused anyway."""
+    return [
+        CaseProblem(Place(path, 1, 1), f"this link leads nowhere, to {visible(to)}: no grader sees it")
+        for path, to in links_to_nowhere(root)
+    ]
 
 
 def check_writable(folder: Path) -> None:

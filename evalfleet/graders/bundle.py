@@ -78,6 +78,16 @@ def link_fault(root: Path, path: str) -> str | None:
     return None
 
 
+def links_to_nowhere(root: Path) -> Iterator[tuple[str, str]]:
+    """(path, where it points) of each link in the graders' folder that no grader will see; not of editors' locks, whose
+    names begin with a dot."""
+    for folder, _folders, names in os.walk(root / GRADERS_FOLDER):
+        for name in sorted(names):
+            place = Path(folder, name)
+            if place.is_symlink() and not place.exists() and not name.startswith("."):
+                yield place.relative_to(root).as_posix(), str(place.readlink())
+
+
 def digest_of(data: bytes) -> str:
     """What a plan calls a bundle of these bytes."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
