@@ -45,7 +45,7 @@ class HarnessWatch:
         self._repo = repo
         self._root = str(config.root)
         self._index = None if repo is None else repo.index_file()
-        self._keys: dict[str, Key | None] = {path: self._key(path) for path in files}
+        self._keys: dict[str, Key | None] = {path: _key_of(f"{config.root}/{path}") for path in files}
         self._places = self._places_now()
         self._version: TreeVersion | None = None
         self._last: dict[str, Key | None] = {}  # what was compared last, and what came of it
@@ -55,7 +55,7 @@ class HarnessWatch:
         """What the files have to be."""
         self._version = version
         for path in version.changed:  # also those that are gone, and must stay so
-            self._keys.setdefault(path, self._key(path))
+            self._keys.setdefault(path, _key_of(f"{self._root}/{path}"))
 
     @property
     def size(self) -> int:
@@ -65,7 +65,7 @@ class HarnessWatch:
     def look(self) -> str:
         """The first harness file that differs from the commit: "agent.py", "agent.py (gone)", "agent.py (new)"; "" when
         none does. Raises what git's refusal or silence raises."""
-        suspects = {path: key for path, known in self._keys.items() if (key := self._key(path)) is None or key != known}
+        suspects = self._suspects()
         if suspects:
             if suspects != self._last or None in suspects.values():
                 self._found = self._first_changed(suspects)
@@ -76,6 +76,21 @@ class HarnessWatch:
         return self._first_new()
 
     # -- what was there
+
+    def _suspects(self) -> dict[str, Key | None]:
+        """The files whose key is another. The one loop that a tree of thousands of files waits for."""
+        found: dict[str, Key | None] = {}
+        lstat, root = os.lstat, self._root + "/"
+        for path, known in self._keys.items():
+            try:
+                now = lstat(root + path)
+            except OSError:
+                key = _GONE
+            else:
+                key = (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
+            if key != known:
+                found[path] = _settled(key)
+        return found
 
     def _first_changed(self, suspects: dict[str, Key | None]) -> str:
         assert self._version is not None
@@ -96,10 +111,6 @@ class HarnessWatch:
             return file_digest(self._config.root, path)
         except UsageError:  # nobody may read it now, or it has just gone
             return "unreadable"
-
-    def _key(self, path: str) -> Key | None:
-        """What changes when a file is written. None: it was written just now, so that equal keys would say nothing."""
-        return _key_of(f"{self._root}/{path}")
 
     # -- what was not
 
@@ -152,10 +163,14 @@ def _agent_works_in_the_tree(config: TreeConfig) -> bool:
 
 
 def _key_of(place: str) -> Key | None:
+    """What changes when a file is written; None for one that was written just now."""
     try:
-        found = os.lstat(place)
+        now = os.lstat(place)
     except OSError:
         return _GONE
-    if abs(time.time_ns() - found.st_ctime_ns) < SETTLED_NS:
-        return None
-    return found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    return _settled((now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino))
+
+
+def _settled(key: Key) -> Key | None:
+    """None for what was written so recently that the same key would not say that it is the same."""
+    return None if key != _GONE and abs(time.time_ns() - key[3]) < SETTLED_NS else key

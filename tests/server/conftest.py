@@ -156,8 +156,8 @@ async def serving(
     tree: ServedTree | None = None,
 ) -> AsyncIterator[Api]:
     """A server over `folder` and its database, and a client with the first account's token. `watched`: it looks whether
-    the harness is still what it was (S33); `others`: trees that it serves beside; `tree`: the one that it serves, with its
-    own driver."""
+    the harness is still what it was (S33); `others`: trees that it serves beside; `tree`: what it serves instead, by
+    its own driver."""
     if tree is None:
         (folder / "agent.py").write_text("print('hi')\n", encoding="utf-8")
         tree = served_tree(folder, driver, commit=commit, name=name, judge=judge, watched=watched)
