@@ -1,8 +1,9 @@
 """When does a server look at the files of a harness that it serves, and what does it make of what it sees? (S33)
 
 Before a run is taken, before its agent starts, and when it has ended. Runs that ask at the same time share a look, and
-looks take a fifth of one core at most, whatever the load: the next one waits for that long. In a tree of thousands of
-files a start is content with the last one. An end is not: what vouches for a run has begun after it.
+looks take a twentieth of one core, whatever the load: the next one waits for that long, a quarter of a second at most.
+In a tree of thousands of files a start is content with the last one. An end is not: what vouches for a run has begun
+after it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from evalfleet.server.driving import HARNESS_CHANGED, Failure
 
 _log = logging.getLogger(__name__)
 
-SHARE: Final = 5
-"""A look that took a second is followed by four without one."""
+SHARE: Final = 20
+REST: Final = 0.25
+"""A look begins so many times later as the one before it took, and after so many seconds in any case."""
 
 LARGE: Final = 1000
 """From so many files on a look takes milliseconds, and a start does not ask for one of its own."""
@@ -48,8 +50,7 @@ class Looks:
     async def before(self) -> Failure | None:
         """Why no run can start now; None when the files are the commit's."""
         try:
-            young = time.monotonic() < self._began + SHARE * self._took
-            if self._found or not young or self._watch.size < LARGE:
+            if self._found or self._rest() <= 0 or self._watch.size < LARGE:
                 await self._look()
         except EvalfleetError as problem:
             return _unknown(problem)
@@ -74,7 +75,7 @@ class Looks:
     async def _after(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait({before})
-        await asyncio.sleep(self._began + SHARE * self._took - time.monotonic())
+        await asyncio.sleep(self._rest())
         self._now, self._next = self._next, None
         self._began = time.monotonic()
         found = self._moved or await asyncio.to_thread(self._watch.look)
@@ -85,6 +86,10 @@ class Looks:
         elif self._found and not found:
             _log.warning("the harness is what it was again: runs are taken")
         self._found, self._last_found = found, found or self._last_found
+
+    def _rest(self) -> float:
+        """Seconds until the next look may begin."""
+        return self._began + min(REST, SHARE * self._took) - time.monotonic()
 
     def _failure(self, found: str) -> Failure:
         return Failure(HARNESS_CHANGED, f"the harness changed while it was played: {found}; {self._advice}")

@@ -245,7 +245,8 @@ async def test_s33_runs_that_end_together_share_a_look_that_began_after_them() -
 async def test_s33_in_a_large_tree_starts_are_content_with_a_look_of_just_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("evalfleet.server.looks.SHARE", 1e6)  # "just before" is then for as long as the test takes
+    monkeypatch.setattr("evalfleet.server.looks.REST", 1e6)  # "just before" is then for as long as the test takes
+    monkeypatch.setattr("evalfleet.server.looks.SHARE", 1e12)
     watch = Watch("", size=5000)
     looks = Looks(watch, advice="")  # type: ignore[arg-type]
     for _ in range(10):
