@@ -54,7 +54,7 @@ async def made_whole(document: Mapping[str, Any], plan: Plan, client: Client) ->
 
 async def _turn(client: Client, user: str, run: str) -> TurnRecord:
     async def journal() -> list[dict[str, Any]]:
-        return [event async for event in client.journal(run)]
+        return [event async for event in client.journal(run, ended=True)]
 
     document, messages, outputs, events = await asyncio.gather(
         client.get_run(run), client.messages(run), client.outputs(run), journal()

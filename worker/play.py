@@ -19,7 +19,7 @@ from typing import Any
 from evalfleet.checks.outcome import STOPPING_CODES, Meaning, meaning_of, spent_seconds
 from evalfleet.checks.trial import TurnRecord
 from evalfleet.contract.client import Client, Created
-from evalfleet.errors import HarnessMoved, PlatformError, ProblemAnswer, TargetUnreachable
+from evalfleet.errors import HarnessMoved, JournalHole, PlatformError, ProblemAnswer, TargetUnreachable
 from evalfleet.logs import now_about
 from evalfleet.plan import Attempt, Conversation, Plan, Step, run_key
 from evalfleet.telemetry import RUN_SECONDS
@@ -284,6 +284,9 @@ class Player:
         try:
             with RUN_SECONDS.time():
                 terminal = await watch.follow(events)
+        except JournalHole as hole:
+            self._open_run = None
+            raise _NoResult(f"{scenario_id}: {hole}", "journal_hole") from hole
         except PlatformError as lost:
             reason = f"the event stream of {run_id} was lost: {lost}"
             raise _NoResult(reason, "stream_lost", final=True, away=is_away(lost)) from lost

@@ -145,10 +145,11 @@ class Client:
             f"GET {path}", await self._calls.get(path, {"cursor": cursor, "limit": limit}, deadline=deadline)
         )
 
-    async def journal(self, run_id: str) -> AsyncGenerator[dict[str, Any], None]:
+    async def journal(self, run_id: str, *, ended: bool = False) -> AsyncGenerator[dict[str, Any], None]:
         """The run's events as far as they are there, page by page, in order; a run that goes on is not waited for.
 
-        JournalHole where a number is missing among them, UnreadableAnswer for a row that is no event of this run.
+        `ended`: the run is terminal, so the journal has to say so. JournalHole where it does not, or where a number is
+        missing, UnreadableAnswer for a row that is no event of this run.
         """
         path = f"/v2/runs/{_segment(run_id)}/events"
         order = JournalOrder()
@@ -159,7 +160,7 @@ class Client:
                 raise UnreadableAnswer(f"GET {path}: a page holds {wrong}") from wrong
             for event in leaving:
                 yield event
-        if fault := order.fault:
+        if fault := order.fault or ("its end is missing" if ended and not order.ended else ""):
             raise JournalHole(f"GET {path}: the run's journal is not whole: {fault}")
 
     def list_runs(self, **filters: Any) -> AsyncGenerator[dict[str, Any], None]:

@@ -362,10 +362,12 @@ class Follower:
         if self._stuck_at is None:
             self._stuck_at = now
         elif now - self._stuck_at >= HOLE_SECONDS:
-            raise self._hole(self._order.fault or f"its end is missing after {self._order.last} events")
+            raise self._hole(self._order.fault or f"its end is missing after event {self._order.last}")
 
     def _hole(self, lacks: str) -> JournalHole:
-        return JournalHole(f"{self._request()}: the run has ended, and its journal is not whole, by stream and by pages: {lacks}")
+        return JournalHole(
+            f"{self._request()}: the run has ended, and its journal is not whole, by stream and by pages: {lacks}"
+        )
 
     def _unreadable(self, wrong: UnreadableAnswer) -> None:
         """Something answers in the API's place, or the API is broken: raised once it goes on for too long."""

@@ -22,14 +22,17 @@ def checked_event(value: object, run_id: str) -> dict[str, Any]:
     Its number is what proves that nothing before it is lost, so an event without one is none. Of its other fields
     only `type` has to be there: types that do not exist yet pass through.
     """
-    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-        raise ValueError("no event: it has no type")
-    number = value.get("sequence")
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ValueError(f"no event: its sequence is {str(number)[:40]!r}, not a whole number from 1")
-    if value.get("run_id", run_id) != run_id:
-        raise ValueError(f"an event of another run: {str(value['run_id'])[:80]!r}")
-    return value
+    event = value if isinstance(value, dict) else {}
+    number = event.get("sequence")
+    if not isinstance(event.get("type"), str):
+        wrong = f"no event: {str(value)[:80]!r}"
+    elif isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        wrong = f"no event: its sequence is {str(number)[:40]!r}, not a whole number from 1"
+    elif event.get("run_id", run_id) != run_id:
+        wrong = f"an event of another run, {str(event['run_id'])[:80]!r}"
+    else:
+        return event
+    raise ValueError(wrong)
 
 
 class JournalOrder:
@@ -56,7 +59,7 @@ class JournalOrder:
         """In words, why what was handed out is not all of it; "" if nothing says so."""
         if self.contradiction or self.hole is None:
             return self.contradiction
-        return f"number {self.hole} is missing after {self.last} events"
+        return f"event {self.hole} is missing"
 
     def take(self, event: dict[str, Any], cursor: str | None) -> list[dict[str, Any]]:
         """The events that can leave now that this one, at this cursor, is here: none, or it and those that waited."""
