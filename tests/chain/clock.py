@@ -24,11 +24,14 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
 
+    def monotonic(self) -> float:
+        return self.now
+
     def wall(self) -> float:
         return NOON + self.now
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]  # the platform's own, known at run time
+class _Selector(selectors.DefaultSelector):
     clock: Clock
 
     def select(self, timeout: float | None = None) -> Any:
@@ -45,7 +48,7 @@ def jumping() -> Iterator[tuple[Clock, asyncio.Runner]]:
     clock, selector = Clock(), _Selector()
     selector.clock = clock
     with (
-        mock.patch.object(time, "monotonic", lambda: clock.now),
+        mock.patch.object(time, "monotonic", clock.monotonic),
         mock.patch.object(time, "time", clock.wall),
         asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner,
     ):

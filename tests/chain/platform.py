@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -30,8 +30,9 @@ BAD_FRAMES = (
     b"data: [1]\n\n",
 )
 STREAM_FAULTS = (
-    *("cut", "cut", "drop", "drop", "late", "end_alone", "twice", "swap", "foreign", "bad_frame", "mute", "stall"),
-    *("skip", "from_start", "conflict", "html", "refused", "502", "503", "429", "204", "410", "endless"),
+    *("cut", "drop", "late", "end_alone", "skip") * 3,
+    *("twice", "swap", "foreign", "bad_frame", "conflict", "endless", "from_start", "mute", "stall"),
+    *("html", "refused", "502", "503", "429", "204", "410"),
 )
 READ_FAULTS = ("refused", "cut", "html", "502", "503", "429", "no_json")
 PAGE_FAULTS = (*READ_FAULTS, "reversed", "doubled", "drop_row", "lagging", "foreign", "410")
@@ -231,7 +232,8 @@ class Wire(Transport):
     def __init__(self, turns: Mapping[str, Turn], clock: Clock, draw: random.Random, weather: float) -> None:
         self.base_url = "http://platform"
         self.clock = ClockOffset()
-        self.turns, self.now, self.draw, self.weather = turns, lambda: clock.now, draw, weather
+        self.turns, self.draw, self.weather = turns, draw, weather
+        self.now: Callable[[], float] = lambda: clock.now
         self.runs: list[Run] = []
         self.keys: dict[str, Run] = {}
         self.met: dict[str, int] = {}
@@ -290,9 +292,8 @@ class Wire(Transport):
             number = len(self.runs)
             turn = self.turns[body["input"]["content"][0]["text"]]
             run = Run(number, body.get("chat_id") or f"chat_{number}", turn, self.now())
-            if self.draw.random() < self.weather / 5:
-                total = len(run.plan)
-                run.lost = frozenset({self.draw.choice((1, total, self.draw.randint(1, total)))})
+            if self.draw.random() < self.weather / 3:
+                run.lost = frozenset({self.draw.randint(1, len(run.plan))})
                 self.met["a hole for good"] = self.met.get("a hole for good", 0) + 1
             self.runs.append(run)
             self.keys[key] = run
@@ -366,7 +367,7 @@ class Wire(Transport):
     async def _frames(self, run: Run, after: int, fault: str) -> AsyncIterator[bytes]:
         """The stream after a number, event by event as they come about, with one fault in it."""
         draw = self.draw
-        at = draw.randint(1, 4)  # the fault's place: so many events into this connection
+        at = draw.randint(1, 10)  # the fault's place: so many events into this connection
         count = 0
         if fault == "stall":
             await asyncio.sleep(3600)

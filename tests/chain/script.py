@@ -117,8 +117,8 @@ def _holds(kind: str, wanted: Any, turns: Sequence[Turn]) -> bool:
         if answer is None:
             return False
         if kind == "final_answer_max_chars":
-            return len(answer) <= wanted
-        return (wanted in answer) == (kind == "final_answer_contains")
+            return len(answer) <= int(wanted)
+        return (str(wanted) in answer) == (kind == "final_answer_contains")
     number = sum(tool == wanted["name"] for _, _, tool in calls)
     return {
         "tool_called": number > 0,
@@ -205,7 +205,7 @@ def _assertion(draw: random.Random, turns: Sequence[Turn]) -> dict[str, Any]:
     hooks = [step.said for turn in turns for step in turn.steps if step.kind == "hook"]
     if hooks and draw.random() < 0.5:
         name, decision, _ = draw.choice(hooks)
-        return {"hook_called": {"name": name, **draw.choice(({}, {"decision": decision}))}}
+        return {"hook_called": {"name": name, "decision": decision}}
     kind = draw.choice(("tool", "order", "result", "hook", "hook", "hook", "answer", "chars", "no_error"))
     tool = draw.choice(TOOLS)
     if kind == "tool":

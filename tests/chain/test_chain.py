@@ -1,4 +1,4 @@
-"""No false verdict: what the whole chain finds over a wire that breaks is what the script says, or the attempt is missing.
+"""No false verdict: what the chain finds over a wire that breaks is what the script says, or the attempt is missing.
 
 From the case file to the judgement everything is the product's: client, follower, player, reading, judging. Left out
 are the socket and the waiting. `EVALFLEET_CHAIN_SCRIPTS=10000 EVALFLEET_CHAIN_SEED=1` plays that many scripts from that
@@ -8,6 +8,7 @@ seed on (S12–S17, I2); a script that fails is named by its seed, and `EVALFLEE
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 from collections import Counter
@@ -84,10 +85,8 @@ async def outcomes(script: Script, wire: Wire, draw: random.Random, monkeypatch:
 
     client = Client("http://platform", "token", jitter=draw.random)
     player = Player(client, plan, Conversation(0, 0), evidence=(), hand_over=hand_over, first_new_try=first_new_try)
-    try:
+    with contextlib.suppress(TurnedAway):  # the target's trouble: the conversation goes back, and nothing is recorded
         await player.play()
-    except TurnedAway:
-        pass  # the target's trouble: the conversation goes back, and nothing of it is recorded
     return found
 
 

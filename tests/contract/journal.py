@@ -37,14 +37,15 @@ class Journal:
         server: FaultServer,
         *streams: Scripted,
         journal: list[dict[str, Any]] | None = None,
-        run: Answering = RUNNING,
+        run: Answering | None = RUNNING,
     ) -> None:
         self.streams = list(streams)
         self.journal = JOURNAL if journal is None else journal
         self.stream_requests: list[SeenRequest] = []
         self.page_requests: list[SeenRequest] = []
         server.on("GET", PATH, self)
-        server.on("GET", "/v2/runs/run_1", run)
+        if run is not None:
+            server.on("GET", "/v2/runs/run_1", run)
 
     def __call__(self, request: SeenRequest) -> Scripted:
         if is_stream(request):

@@ -1,6 +1,6 @@
 """A stream that breaks the journal's numbering, or carries what is no event, is settled by the pages (S12, S17).
 
-Over real sockets. `JOURNAL` is four events; each shape is what the first connection carries, then the stream is whole.
+Over real sockets, for every shape of `evalfleet.broken_streams`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from evalfleet.broken_streams import SHAPES, broken
 from evalfleet.contract.client import Client
 from evalfleet.errors import JournalHole, StreamLost, UnreadableAnswer
 from evalfleet.testing import (
@@ -20,10 +21,8 @@ from evalfleet.testing import (
     SeenRequest,
     Send,
     Stall,
-    Step,
     document,
     event,
-    frame,
     page,
     problem,
     stream,
@@ -57,35 +56,7 @@ async def client(server: FaultServer) -> AsyncIterator[Client]:
         yield made
 
 
-def sse(data: bytes, kind: bytes = b"message") -> Send:
-    return Send(b"event: " + kind + b"\ndata: " + data + b"\n\n")
-
-
 OTHERS = {**HALF, "run_id": "run_2", "data": {"name": "of another run"}}
-UNNUMBERED = {key: value for key, value in HALF.items() if key != "sequence"}
-
-SHAPES: dict[str, list[dict[str, Any] | Step]] = {
-    "a number is skipped": [CREATED, WHOLE, END],
-    "the stream starts late": [WHOLE, END],
-    "the end alone": [END],
-    "two numbers are swapped over the end": [CREATED, HALF, END, WHOLE],
-    "the journal backwards": [*reversed(JOURNAL)],
-    "every event twice, the second with another id": [
-        e for entry in JOURNAL for e in (entry, {**entry, "id": f"again_{entry['sequence']}"})
-    ],
-    "an event again under the next number": [CREATED, HALF, {**HALF, "sequence": 3}, END],
-    "an event of another run": [CREATED, OTHERS, WHOLE, END],
-    "an event without a number": [CREATED, UNNUMBERED, WHOLE, END],
-    "no JSON": [CREATED, sse(b"{half"), *JOURNAL[1:]],
-    "no object": [CREATED, sse(b"[1]"), *JOURNAL[1:]],
-    "no type": [CREATED, sse(b'{"id": "evt_2"}'), *JOURNAL[1:]],
-    "a gateway's `event: error`": [CREATED, sse(b'{"error": {"message": "upstream timed out"}}', b"error"), Cut()],
-    "a gateway's error with a type": [CREATED, sse(b'{"type": "error", "message": "upstream"}', b"error")],
-    "HTML in the middle": [CREATED, Send(b"<html><body><h1>502 Bad Gateway</h1></body></html>"), Cut()],
-    "endless data lines (C11)": [CREATED, Send(b"data: x\n" * 70_000), Stall()],
-    "an endless line (C11)": [CREATED, Send(b"data: "), *[Send(b"x" * 1_000_000)] * 40, Stall()],
-    "half an event, then another connection's": [CREATED, Send(frame(HALF)[:60]), Send(frame(END)[:-1]), Cut()],
-}
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["the run goes on", "the run has ended"])
@@ -93,9 +64,10 @@ SHAPES: dict[str, list[dict[str, Any] | Step]] = {
 async def test_a_broken_stream_is_read_from_the_pages_and_nothing_is_lost(
     server: FaultServer, client: Client, shape: str, running: bool
 ) -> None:
-    journal = Journal(server, stream(*SHAPES[shape]), stream(*JOURNAL), run=RUNNING if running else ENDED)
-    assert await follow(client) == JOURNAL
-    assert len(journal.page_requests) == 1
+    Journal(server, *broken(shape, JOURNAL), stream(*JOURNAL), run=None)
+    server.on("GET", "/v2/runs/run_1", *([RUNNING, ENDED] if running else [ENDED]))
+    events = client.events("run_1", deadline=time.monotonic() + 20, ask=0.2)
+    assert [entry async for entry in events] == JOURNAL
     await server.until(lambda s: s.open_connections <= 1)  # the broken one is closed
 
 
