@@ -120,12 +120,13 @@ def _holds(kind: str, wanted: Any, turns: Sequence[Turn]) -> bool:
             return len(answer) <= int(wanted)
         return (str(wanted) in answer) == (kind == "final_answer_contains")
     number = sum(tool == wanted["name"] for _, _, tool in calls)
-    return {
+    decided: dict[str, bool] = {
         "tool_called": number > 0,
         "tool_not_called": number == 0,
         "min_tool_calls": number >= wanted.get("count", 0),
         "max_tool_calls": number <= wanted.get("count", 0),
-    }[kind]
+    }
+    return decided[kind]
 
 
 def _results(tool: str, turns: Sequence[Turn]) -> list[str]:
