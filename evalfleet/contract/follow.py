@@ -23,7 +23,7 @@ from evalfleet.contract.answers import problem_answer
 from evalfleet.contract.calls import Hear, Heard
 from evalfleet.contract.models import is_ended
 from evalfleet.contract.ordering import JournalOrder, checked_event
-from evalfleet.contract.retry import GiveUp, Retry, Seen, backoff, decide
+from evalfleet.contract.retry import BACKOFF_FIRST, GiveUp, Retry, Seen, backoff, decide
 from evalfleet.contract.sse import SSEDecoder
 from evalfleet.contract.transport import Answer, NoAnswer, StreamAnswer, Transport
 from evalfleet.errors import (
@@ -200,7 +200,8 @@ class Follower:
     async def _checked(self, stream: StreamAnswer) -> StreamAnswer | None:
         kind = stream.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/event-stream":
-            self._ask_at = time.monotonic() + self.ask
+            # A run that is known to have ended has nothing more to say than this connection says at once.
+            self._ask_at = time.monotonic() + (self.ask if self._stuck_at is None else BACKOFF_FIRST)
             return stream
         await stream.aclose()
         wrong = f"{self._request()}: the answer is {kind or 'of no type'}, not an event stream; "

@@ -51,8 +51,11 @@ async def read_leftovers(client: Client, run_id: str, events: Iterable[Mapping[s
             lacks = named - {row.get("id") for row in (*left.messages, *left.outputs)}
             if not lacks and is_ended(left.run):
                 return left
-            what = f"{min(lacks)} is not there" if lacks else f"it is still {left.run.get('status')}"
-            wrong = JournalHole(f"{run_id} is not what its journal says, when it is read by itself: {what}")
+            if lacks:
+                said = f"its journal names {min(lacks)}, which is not among its messages and outputs"
+            else:
+                said = f"its journal has ended, and its own document still says {left.run.get('status')}"
+            wrong = JournalHole(f"{run_id} cannot be read whole: {said}")
         if time.monotonic() + pause > until:
             raise wrong
         await asyncio.sleep(pause)

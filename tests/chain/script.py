@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-TIMEOUT = 60
 TOOLS = ("ls", "rm", "cat")
 HOOKS = ("tools.before", "stop.done")
 DECISIONS = ("answered", "deny", "use_default", "failed", "malformed")
@@ -53,14 +52,22 @@ class Scripted:
 
 @dataclass(frozen=True)
 class Script:
+    """`timeout`: of each scenario, in seconds."""
+
     scenarios: tuple[Scripted, ...]
+    timeout: int = 60
 
     def case(self) -> str:
         """The case file; JSON is YAML."""
         return json.dumps(
             {
                 "scenarios": [
-                    {"id": s.id, "timeout": f"{TIMEOUT}s", "user": [t.user for t in s.turns], "expect": list(s.expect)}
+                    {
+                        "id": s.id,
+                        "timeout": f"{self.timeout}s",
+                        "user": [t.user for t in s.turns],
+                        "expect": list(s.expect),
+                    }
                     for s in self.scenarios
                 ]
             }
@@ -163,7 +170,7 @@ def drawn(draw: random.Random) -> Script:
             Scripted(
                 f"s{number}",
                 turns := tuple(_turn(draw, f"s{number}t{turn}") for turn in range(draw.choice((1, 1, 2)))),
-                tuple(_assertion(draw, turns) for _ in range(draw.choice((1, 1, 2)))),
+                _assertions(draw, turns),
             )
             for number in range(draw.choice((1, 1, 2)))
         )
@@ -199,6 +206,13 @@ def _turn(draw: random.Random, user: str) -> Turn:
         steps.append(Step(kind, said, gap()))
     ending = draw.choices(("succeeded", "agent_exit", "server_lost", "never", "asks"), (85, 8, 2, 3, 2))[0]
     return Turn(user, draw.choice((0.0, 0.1, 5.0)), tuple(steps), ending, gap())
+
+
+def _assertions(draw: random.Random, turns: Sequence[Turn]) -> tuple[dict[str, Any], ...]:
+    """One, or two of which one is about hooks and the other is not: those cannot contradict each other, which a case
+    file is refused for."""
+    drawn = [_assertion(draw, turns) for _ in range(draw.choice((1, 1, 2)))]
+    return tuple({"hook_called" in assertion: assertion for assertion in drawn}.values())
 
 
 def _assertion(draw: random.Random, turns: Sequence[Turn]) -> dict[str, Any]:
