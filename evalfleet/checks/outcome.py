@@ -7,6 +7,7 @@ run again decides the same (S12, S17). `judge` puts the assertions and the grade
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import Decimal
@@ -308,14 +309,27 @@ def _graded(expectation: Grader, answer: GraderAnswer) -> tuple[bool | None, str
 
 
 def _score(answers: Sequence[GraderAnswer]) -> str | None:
-    """The mean of the scores as a plain decimal, to twelve places (S25)."""
+    """The mean of the scores as a plain decimal (S25): exact, or to 17 digits at least where it has no end
+    (1 / 3)."""
     scores = [Fraction(Decimal(repr(answer.score))) for answer in answers if answer.score is not None]
     if not scores:
         return None
     mean = sum(scores, Fraction(0)) / len(scores)
-    whole, rest = divmod(abs(round(mean * 10**12)), 10**12)
-    digits = f"{whole}.{rest:012d}".rstrip("0").rstrip(".")
-    return f"-{digits}" if mean < 0 and digits != "0" else digits
+    places = _places(mean.denominator)
+    if places is None:
+        places = max(0, 16 - math.floor(math.log10(abs(mean.numerator)) - math.log10(mean.denominator)))
+    digits = str(abs(round(mean * 10**places))).rjust(places + 1, "0")
+    text = f"{digits[: len(digits) - places]}.{digits[len(digits) - places :]}".rstrip("0").rstrip(".")
+    return f"-{text}" if mean < 0 and text != "0" else text
+
+
+def _places(denominator: int) -> int | None:
+    """How many decimal places a fraction in lowest terms has; None: it has no end."""
+    twos = (denominator & -denominator).bit_length() - 1
+    rest, fives = denominator >> twos, 0
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    return max(twos, fives) if rest == 1 else None
 
 
 def _feedback(scenario: Scenario, answers: Sequence[GraderAnswer]) -> str | None:
