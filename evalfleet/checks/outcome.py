@@ -145,7 +145,8 @@ class GraderAnswer:
     `kind`: `answered` (then `passed` is a bool) | `error` (the grader raised, hung, crashed or answered unreadably:
     S24) | `judge_unavailable` (the judge's trouble, S26: the attempt is missing) | `stopped` (no judge configured, or
     its key refused: grading stops) | `left_out` (nobody asked it: `--no-graders`). `error` is a sentence unless
-    answered. `log`: its stdout and stderr, cut. `llm_amount`: money as a decimal string.
+    answered. `log`: its stdout and stderr, cut. `llm_amount`: money as a decimal string, in
+    `llm_currency`; both None where no price is known, or where there were several currencies, which are never added.
     """
 
     name: str
@@ -159,6 +160,7 @@ class GraderAnswer:
     llm_calls: int = 0
     llm_tokens: int = 0
     llm_amount: str | None = None
+    llm_currency: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON that every writer accepts: lone surrogates in a judge's words become U+FFFD (B11)."""

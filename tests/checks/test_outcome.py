@@ -358,6 +358,7 @@ def test_an_answer_that_costs_nothing_and_prints_nothing_says_so() -> None:
     assert GraderAnswer("q.a", "left_out").to_json() == {
         "name": "q.a", "kind": LEFT_OUT, "passed": None, "score": None, "why": None, "error": None, "log": "",
         "duration_ms": 0, "llm_calls": 0, "llm_tokens": 0, "llm_amount": None,
+        "llm_currency": None,
     }  # fmt: skip
 
 
