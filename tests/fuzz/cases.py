@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import select
 import sys
@@ -84,7 +85,9 @@ def dumped(case: Case) -> bytes:
     """The case as somebody's YAML writer has it."""
     plain = [replace(scenario, given=None) for scenario in case.scenarios]
     scenarios = [{**s.content(), "timeout": f"{int(s.timeout)}s"} for s in plain]
-    text = yaml.dump({"scenarios": scenarios}, Dumper=_DUMPER, allow_unicode=True, sort_keys=False)
+    # To PyYAML, which writes YAML 1.1, these end a line: it would fold what stands beside them.
+    plainly = not re.search("[\x85\u2028\u2029]", json.dumps(scenarios, ensure_ascii=False))
+    text = yaml.dump({"scenarios": scenarios}, Dumper=_DUMPER, allow_unicode=plainly, sort_keys=False)
     return str(text).encode()
 
 
