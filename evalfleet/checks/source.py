@@ -14,7 +14,7 @@ MAX_BYTES = 5_000_000
 """The largest case file, in bytes (S3)."""
 
 _BREAK = re.compile("\r\n|[\n\r]")
-_OTHER_BREAK = re.compile("\r(?!\n)")
+LONE_RETURN = re.compile("\r(?!\n)")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _BOM = b"\xef\xbb\xbf"
 
@@ -49,10 +49,9 @@ class Source:
     """The index of each line's first character: four bytes each, because 5 MB can be 5 million lines."""
 
     @classmethod
-    def of(cls, file: str, text: str, *, feeds_only: bool = False) -> Source:
-        """`feeds_only`: a line ends at LF alone."""
+    def of(cls, file: str, text: str) -> Source:
         starts = array("I", [0])
-        if feeds_only or not _OTHER_BREAK.search(text):  # in a quarter of the time
+        if not LONE_RETURN.search(text):  # in a quarter of the time
             starts.extend(accumulate(map((1).__add__, map(len, text.split("\n")))))
             starts.pop()
         else:

@@ -133,6 +133,14 @@ def test_a_file_that_leaves_no_stand_in_is_refused_and_not_read_wrongly() -> Non
     assert places(parsed(scenario("{no_error: true}", user=f'"{private}\u2028"'))) == [f"3:{12 + len(private)}"]
 
 
+def test_a_carriage_return_alone_is_refused_among_rows_and_ends_a_line_of_a_case() -> None:
+    """S2: the format of rows has it inside a line, and editors end a line there."""
+    row = b'{"input": "a", "expect": [{"no_error": true}]}'
+    found = parse_suite(row + b"\r\n" + row + b"\r" + row, name="s", file="s.jsonl", beside=lambda name: (name, b""))
+    assert [str(problem.place) for problem in found.problems] == ["s.jsonl:2:47"]
+    assert places(parsed(scenario("{no_error: yes}").replace("\n", "\r"))) == ["4:25"]
+
+
 INDENTS = [
     # lines, the place that is named, whether the file can be read
     ("scenarios:\n%s%s- id: a\n", "2:1", False),

@@ -195,5 +195,3 @@ def test_lines_start_where_an_editor_has_them(text: str) -> None:
     source = Source.of("f", text)
     starts = [0, *(found.end() for found in re.finditer("\r\n|[\n\r]", text))]
     assert list(source.starts) == starts
-    feeds = Source.of("f", text, feeds_only=True)
-    assert list(feeds.starts) == [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]
