@@ -1,7 +1,8 @@
 """How does one line of a JSON Lines file become nodes, each with its place?
 
 The standard library says whether the line is JSON; then its tokens are walked once for where they stand. Lines end at
-LF and CRLF. A CR alone is refused: the format has it inside a line, and editors end a line there. Numbers stay as they are spelt, as YAML's do (S1).
+LF and CRLF. A CR alone is refused: the format has it inside a line, and editors end a line there. Numbers stay as they
+are spelt, as YAML's do (S1).
 """
 
 from __future__ import annotations

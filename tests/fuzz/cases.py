@@ -167,6 +167,14 @@ def _read_files(first: int, count: int, out: int) -> None:
             say(**{"is": what, "seconds": spent})
 
 
+def told(found: Found) -> str:
+    """What was found, and how much was read, for people."""
+    counts = ", ".join(f"{count} {what}" for what, count in sorted(found.counts.items()))
+    took, number = found.slowest
+    lines = [f"file {number}: {what}\n" for number, what in found.findings]
+    return "\n".join([*lines, f"{found.files} files: {counts}; the slowest took {took:.2f} s of CPU (file {number})"])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.cases")
     parser.add_argument("--seconds", type=float, default=600.0)
@@ -177,10 +185,7 @@ def main() -> int:
         sys.stdout.buffer.write(Writer().file(options.one))
         return 0
     found = fuzz(options.seed, seconds=options.seconds)
-    for number, what in found.findings:
-        print(f"file {number}: {what}\n")
-    counts = ", ".join(f"{count} {what}" for what, count in sorted(found.counts.items()))
-    print(f"{found.files} files: {counts}; the slowest took {found.slowest[0]:.2f} s of CPU (file {found.slowest[1]})")
+    print(told(found))
     return 1 if found.findings else 0
 
 

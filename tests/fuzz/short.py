@@ -1,4 +1,4 @@
-"""Reads every text of up to so many pieces of YAML's syntax as a case file and as a suite, with both of PyYAML's parsers.
+"""Reads every text of up to so many pieces of YAML's syntax as a case file and as a suite, by both of PyYAML's parsers.
 
     python -m tests.fuzz.short --pieces 5
 
@@ -66,12 +66,13 @@ def _places(text: str, loaded: LoadedCases) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.short")
     parser.add_argument("--pieces", type=int, default=4)
-    found = count = 0
-    for count, text in enumerate(texts(parser.parse_args().pieces), 1):
+    read = found = 0
+    for text in texts(parser.parse_args().pieces):
+        read += 1
         for fault in findings(text):
             found += 1
             print(f"{text!r}: {fault}", flush=True)
-    print(f"{count} texts, {found} findings")
+    print(f"{read} texts, {found} findings")
     return 1 if found else 0
 
 
