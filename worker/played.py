@@ -26,8 +26,6 @@ class Try:
     reason: str | None = None
     code: str | None = None
     usage: Mapping[str, Any] | None = None
-    made_a_run: bool = False
-    """Not all of its runs were made by an earlier playing."""
     is_over: bool = False
     """Its chat has come to its end, and its usage was asked for."""
 

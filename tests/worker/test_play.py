@@ -231,7 +231,7 @@ async def test_s17_an_agents_own_failure_is_played_once_whatever_it_says_of_tryi
     assert stage.played[0].meaning.code == "flaky_agent"
 
 
-@pytest.mark.parametrize("code", ["out_of_funds", "usage_window_exceeded", "agent_unauthorized"])
+@pytest.mark.parametrize("code", ["out_of_funds", "usage_window_exceeded", "agent_unauthorized", "harness_changed"])
 async def test_s17_what_would_fail_every_time_stops_the_submission(stage: Stage, code: str) -> None:
     stage.api.driver.script = script(failed(code))
     with pytest.raises(StopSubmission) as stop:
@@ -240,22 +240,37 @@ async def test_s17_what_would_fail_every_time_stops_the_submission(stage: Stage,
     assert len(stage.said) == 1
 
 
-@pytest.mark.parametrize("code", ["out_of_funds", "usage_window_exceeded", "agent_unauthorized"])
-async def test_s14_s17_a_resume_walks_over_the_try_that_stopped_the_submission(stage: Stage, code: str) -> None:
-    """The run that stopped it is found again, and its code says nothing about today. It was paid for."""
-
-    async def paid(_turn: Turn, sink: Sink) -> Ended:
-        await sink.usage(input_tokens=1, amount="0.01")
-        return failed(code)
-
+async def test_s17_what_stopped_a_submission_does_not_stop_its_resume_again(stage: Stage) -> None:
+    """The old run is found again, and says what was true then: the next try asks anew."""
+    stage.api.driver.script = script(failed("out_of_funds"))
     plan = plan_of(TWO, stage.api.harness_id)
-    stage.api.driver.script = script(paid, well)
     with pytest.raises(StopSubmission):
         await stage.play(plan)
+    stage.api.driver.script, stage.first_new = script(well), None
     assert await stage.play(plan) is None
     assert outcomes(stage.played) == [(0, Meaning.RESULT), (1, Meaning.RESULT)]
-    first, second = stage.played[-1].tries
-    assert (first["code"], first["usage"]["amount"], second["code"]) == (code, "0.01", None)
+    assert [t["reason"] is None for t in stage.played[-1].tries] == [False, True]
+
+
+async def test_s33_a_harness_that_changed_between_two_turns_stops_the_submission_and_a_restored_one_goes_on(
+    tmp_path: Path,
+) -> None:
+    async def edit(turn: Turn, sink: Sink) -> Ended:
+        (tmp_path / "agent.py").write_text("print('edited')\n")
+        return await well(turn, sink)
+
+    async with serving(tmp_path, ScriptedDriver(edit), watched=True) as api, Client(api.url, TOKEN) as client:
+        stage, plan = Stage(api, client), plan_of(TWO, api.harness_id)
+        for _ in ("played while it changed", "refused at the launch of the next try"):
+            with pytest.raises(StopSubmission) as stop:
+                await stage.play(plan)
+            assert stop.value.code == "harness_changed"
+            assert stop.value.reason.startswith("the harness changed while it was played: agent.py; restore it")
+        assert (len(stage.said), stage.played) == (1, [])
+        (tmp_path / "agent.py").write_text("print('hi')\n")
+        api.driver.script = script(well)
+        assert await stage.play(plan) is None
+        assert outcomes(stage.played) == [(0, Meaning.RESULT), (1, Meaning.RESULT)]
 
 
 async def test_s17_a_launch_that_is_refused_for_good_stops_the_submission(stage: Stage) -> None:
