@@ -70,7 +70,7 @@ class ScenarioLines:
         self.passed_with_failed_turn = 0
         """Trials that passed although a turn of theirs failed (S21)."""
         self.repeated: Counter[str] = Counter()
-        """Tries before the one that gave a result, by why they had none (S17). Of a missing attempt its reason says it."""
+        """Tries before the one that gave a result, by why they had none (S17); a missing attempt's reason says it."""
         self.scored = 0
         self.score_sum = Fraction(0)
 

@@ -24,9 +24,9 @@ MOST_OF_A_FAILURE = 200
 
 @dataclass(frozen=True, slots=True)
 class HookPoint:
-    """One point of the loop. `reached`: times a hook of the tree was asked; `default`: of these, times it did not decide (it deferred,
-    failed, or its answer was unreadable); `failures`: of these, times it failed; `median_ms` over the times that are
-    known. `last`: its last failures, the newest last. `sources`: which files were asked, in the order they first came.
+    """One point of the loop. `reached`: times a hook of the tree was asked; `default`: of these, times it did not
+    decide (it deferred, failed, or its answer was unreadable); `failures`: of these, times it failed; `median_ms` over
+    the times that are known. `last`: its last failures, the newest last. `sources`: which files were asked, in the order they first came.
     `by_platform`: times the platform's own code answered instead, which count for nothing else here."""
 
     name: str

@@ -46,8 +46,7 @@ def judge_hook(hooks: Sequence[HookCall], name: str, decision: str | None) -> tu
         return True, f"{quoted(name)} decided {quoted(decision)} ({_decisions(counted)})"
     wrong = "answered none" if not answered else f"never decided {quoted(decision)}"
     return False, (
-        f"{quoted(name)} was asked {times} and {wrong}; "
-        f"{quoted(decision)} was wanted ({_decisions(counted)})"
+        f"{quoted(name)} was asked {times} and {wrong}; {quoted(decision)} was wanted ({_decisions(counted)})"
     )
 
 

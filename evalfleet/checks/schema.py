@@ -354,7 +354,9 @@ def look_at_all(
             "an agent that does nothing would pass; say what must happen too, if only `- no_error: true`",
         )
     elif all(item.negative or isinstance(item, Grader) for item in expect):
-        alone = "graders alone" if all(isinstance(item, Grader) for item in expect) else "graders, and what must not happen"
+        alone = (
+            "graders alone" if all(isinstance(item, Grader) for item in expect) else "graders, and what must not happen"
+        )
         reader.warn(
             node,
             f"{called} is judged by {alone}",

@@ -212,7 +212,7 @@ def _parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _values(message: Mapping[str, Any]) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-    """The `json` parts that are a `tool_call` or a `tool_result`: (position in the message, which, the inner object)."""
+    """The `json` parts that are a `tool_call` or a `tool_result`: (position in the message, which, inner object)."""
     for position, part in enumerate(_parts(message)):
         value = part.get("value")
         if part.get("type") == "json" and isinstance(value, Mapping):

@@ -1,8 +1,8 @@
 """Which chats did an evaluation's conversations take beside those of its attempts?
 
-A try without a result is followed by another one in a fresh chat (S14); it is recorded nowhere, and was paid for all the
-same. Runs say in their `metadata` whose they are (S39), and by that the other chats are found. Whose runs say nothing,
-or were tried once, has none.
+A try without a result is followed by another one in a fresh chat (S14). It is recorded nowhere, and was paid for all
+the same. Runs say in their `metadata` whose they are (S39), and by that the other chats are found. An evaluation whose
+runs say nothing, or were all of a first try, has none.
 """
 
 from __future__ import annotations

@@ -128,7 +128,9 @@ def _table(report: Report, scenarios: list[ScenarioSummary], *, words: bool) -> 
 
 def _words(scenario: ScenarioSummary) -> str:
     """The first failure, and what the verdict does not show."""
-    said = [] if scenario.first_failure is not None or not scenario.elsewhere else ["recorded elsewhere, no evidence here"]
+    said = (
+        [] if scenario.first_failure is not None or not scenario.elsewhere else ["recorded elsewhere, no evidence here"]
+    )
     if scenario.first_failure is not None:
         which = f"trial {scenario.first_failure_trial}: " if scenario.trials > 1 else ""
         said = [which + scenario.first_failure]

@@ -113,7 +113,9 @@ def test_s22_what_the_platforms_own_code_answered_is_told_apart() -> None:
     assert (alone.reached, alone.by_platform, alone.sources, alone.median_ms) == (0, 2, (), None)
     assert alone.sentence() == "no hook file of the tree was asked; the platform's own code answered 2 times"
     (both,) = hook_trace([own, call("deny")])
-    assert both.sentence() == "reached once, decided each time, median 10ms (h.py); the platform's own code answered once"
+    assert (
+        both.sentence() == "reached once, decided each time, median 10ms (h.py); the platform's own code answered once"
+    )
     assert both.document()["by_platform"] == 1
 
 

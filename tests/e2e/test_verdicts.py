@@ -12,7 +12,7 @@ from tests.e2e.conftest import Tree
 
 pytestmark = pytest.mark.e2e
 
-AGENT = '''
+AGENT = """
 import json, sys
 turn = json.load(sys.stdin)
 trial, attempt = turn["metadata"]["evalfleet.trial"], turn["metadata"]["evalfleet.try"]
@@ -42,7 +42,7 @@ match turn["message"]:
         say("answer", text="hello")
         sys.exit(3)
 say("answer", text="hello")
-'''
+"""
 CASES = {
     "ids": """scenarios:
   - {id: hidden, user: one id for all, expect: [tool_not_called: {name: rm}]}

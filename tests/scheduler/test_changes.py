@@ -22,7 +22,12 @@ QUESTION = "What is the capital of France?"
 
 
 def changes(
-    tmp_path: Path, rows: Sequence[Mapping[str, Any]], case: str | None, *, trials: int = 3, scorer: str = SCORER.version
+    tmp_path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    case: str | None,
+    *,
+    trials: int = 3,
+    scorer: str = SCORER.version,
 ) -> Changes:
     """Of an artifact with the scenarios a and b, judged by `case`, or by the recorded cases."""
     store = FolderResults(tmp_path / "evals/results")

@@ -76,11 +76,17 @@ class TestScenarios:
             before = [{"try": n, "reason": reason, "code": code} for n, (reason, code) in enumerate(why)]
             return [*before, {"try": len(why), "reason": None, "code": None}]
 
-        crashed = {"trial_record": trial_record(error="the run failed: agent_exit: 3")}
+        crashed = trial_record(error="the run failed: agent_exit: 3")
         lines = [
-            line("a", 0, **crashed, tries=tries(("the run failed: rate_limited: 429", "rate_limited"))),
-            line("a", 1, "failed", **crashed, tries=tries(("the run was cancelled", None), ("x" * 99, "rate_limited"))),
-            line("a", 2, **crashed),
+            line("a", 0, trial_record=crashed, tries=tries(("the run failed: rate_limited: 429", "rate_limited"))),
+            line(
+                "a",
+                1,
+                "failed",
+                trial_record=crashed,
+                tries=tries(("the run was cancelled", None), ("x" * 99, "rate_limited")),
+            ),
+            line("a", 2, trial_record=crashed),
             line("a", 3, "missing", reason="away (3 tries)", tries=tries(("away", "away"), ("away", "away"))),
         ]
         asked = plan({"tone": [scenario("a", trials=4)]}, ks=[4])

@@ -111,7 +111,9 @@ def _begins_another(call: _Call, call_id: str, name: str, arguments: Any) -> boo
     if (call_id and call.id and call_id != call.id) or (name and call.name and name != call.name):
         return True
     so_far = call.arguments[-1].rstrip() if call.arguments else ""
-    return bool((call_id or name) and arguments) and so_far.endswith("}") and isinstance(_arguments(call.arguments), dict)
+    return (
+        bool((call_id or name) and arguments) and so_far.endswith("}") and isinstance(_arguments(call.arguments), dict)
+    )
 
 
 def completions_url(base_url: str) -> str:

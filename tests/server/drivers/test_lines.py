@@ -71,7 +71,9 @@ GOOD = [
         [AnswerLine("nul \0 and \\u0000")],
         id="NUL and its spelling are two things (E07)",
     ),
-    pytest.param(b'{"type":"tool_call","id":7,"name":"t"}', [ToolCallsLine((Call("7", "t", {}),))], id="an id may be a number"),
+    pytest.param(
+        b'{"type":"tool_call","id":7,"name":"t"}', [ToolCallsLine((Call("7", "t", {}),))], id="an id may be a number"
+    ),
     pytest.param(
         b'{"type":"tool_call","id":"c","name":"t","args":"{\\"a\\":1}"}',
         [ToolCallsLine((Call("c", "t", '{"a":1}'),))],
