@@ -26,8 +26,8 @@ MOST_OF_A_FAILURE = 200
 class HookPoint:
     """One point of the loop. `reached`: times a hook of the tree was asked; `default`: of these, times it did not
     decide (it deferred, failed, or its answer was unreadable); `failures`: of these, times it failed; `median_ms` over
-    the times that are known. `last`: its last failures, the newest last. `sources`: which files were asked, in the order they first came.
-    `by_platform`: times the platform's own code answered instead, which count for nothing else here."""
+    the times that are known. `last`: its last failures, the newest last. `sources`: which files were asked, in the
+    order they first came. `by_platform`: times the platform's own code answered instead, in none of the others."""
 
     name: str
     reached: int
