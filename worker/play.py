@@ -19,7 +19,8 @@ from typing import Any
 from evalfleet.checks.outcome import HARNESS_CHANGED, STOPPING_CODES, Meaning, meaning_of, spent_seconds
 from evalfleet.checks.trial import TurnRecord
 from evalfleet.contract.client import Client, Created
-from evalfleet.errors import HarnessMoved, PlatformError, ProblemAnswer, TargetUnreachable
+from evalfleet.contract.leftovers import read_leftovers
+from evalfleet.errors import HarnessMoved, JournalHole, PlatformError, ProblemAnswer, TargetUnreachable
 from evalfleet.logs import now_about
 from evalfleet.plan import Attempt, Conversation, Plan, Step, run_key
 from evalfleet.telemetry import RUN_SECONDS
@@ -289,6 +290,8 @@ class Player:
         try:
             with RUN_SECONDS.time():
                 terminal = await watch.follow(events)
+        except JournalHole as hole:
+            raise self._hole(scenario_id, hole) from hole
         except PlatformError as lost:
             reason = f"the event stream of {run_id} was lost: {lost}"
             raise _NoResult(reason, "stream_lost", final=True, away=is_away(lost)) from lost
@@ -300,13 +303,18 @@ class Player:
             )
         self._open_run = None
         try:
-            document, messages, outputs = await asyncio.gather(
-                self.platform.get_run(run_id), self.platform.messages(run_id), self.platform.outputs(run_id)
-            )
+            left_over = await read_leftovers(self.platform, run_id, events)
+        except JournalHole as hole:
+            raise self._hole(scenario_id, hole) from hole
         except PlatformError as lost:
             away = is_away(lost)
             raise _NoResult(f"{run_id} could not be read: {lost}", "unreadable", final=True, away=away) from lost
-        return TurnRecord(text, document, messages, outputs, events)
+        return TurnRecord(text, left_over.run, left_over.messages, left_over.outputs, events)
+
+    def _hole(self, scenario_id: str, hole: JournalHole) -> _NoResult:
+        """The run has ended, and what it did cannot be known: no result, and another try (S17)."""
+        self._open_run = None
+        return _NoResult(f"{scenario_id}: {hole}", "journal_hole")
 
     async def _cancel_quietly(self, run_id: str) -> None:
         try:

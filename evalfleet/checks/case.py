@@ -62,7 +62,7 @@ def _nothing_collected() -> Iterator[None]:
 def _parsed(data: bytes, name: str, file: str) -> LoadedCases:
     try:
         source = Source.decode(file, data)
-        root = compose(source)
+        root, misleading = compose(source)
     except RefusedError as refused:
         return LoadedCases(problems=(refused.problem,))
     reader = Reader(source, root)
@@ -73,6 +73,7 @@ def _parsed(data: bytes, name: str, file: str) -> LoadedCases:
         at_least = "at least "
     else:
         at_least = ""
+    reader.name_misleading(misleading)
     problems = sorted(reader.problems, key=_by_place)
     if len(problems) > MAX_PROBLEMS:
         rest = len(problems) - MAX_PROBLEMS

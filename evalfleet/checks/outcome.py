@@ -7,6 +7,7 @@ run again decides the same (S12, S17). `judge` puts the assertions and the grade
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import Decimal
@@ -152,7 +153,8 @@ class GraderAnswer:
     `kind`: `answered` (then `passed` is a bool) | `error` (the grader raised, hung, crashed or answered unreadably:
     S24) | `judge_unavailable` (the judge's trouble, S26: the attempt is missing) | `stopped` (no judge configured, or
     its key refused: grading stops) | `left_out` (nobody asked it: `--no-graders`). `error` is a sentence unless
-    answered. `log`: its stdout and stderr, cut. `llm_amount`: money as a decimal string.
+    answered. `log`: its stdout and stderr, cut. `llm_amount`: money as a decimal string, in
+    `llm_currency`; both None where no price is known, or where there were several currencies, which are never added.
     """
 
     name: str
@@ -166,6 +168,7 @@ class GraderAnswer:
     llm_calls: int = 0
     llm_tokens: int = 0
     llm_amount: str | None = None
+    llm_currency: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON that every writer accepts: lone surrogates in a judge's words become U+FFFD (B11)."""
@@ -316,14 +319,27 @@ def _graded(expectation: Grader, answer: GraderAnswer) -> tuple[bool | None, str
 
 
 def _score(answers: Sequence[GraderAnswer]) -> str | None:
-    """The mean of the scores as a plain decimal, to twelve places (S25)."""
+    """The mean of the scores as a plain decimal (S25): exact, or to 17 digits at least where it has no end
+    (1 / 3)."""
     scores = [Fraction(Decimal(repr(answer.score))) for answer in answers if answer.score is not None]
     if not scores:
         return None
     mean = sum(scores, Fraction(0)) / len(scores)
-    whole, rest = divmod(abs(round(mean * 10**12)), 10**12)
-    digits = f"{whole}.{rest:012d}".rstrip("0").rstrip(".")
-    return f"-{digits}" if mean < 0 and digits != "0" else digits
+    places = _places(mean.denominator)
+    if places is None:
+        places = max(0, 16 - math.floor(math.log10(abs(mean.numerator)) - math.log10(mean.denominator)))
+    digits = str(abs(round(mean * 10**places))).rjust(places + 1, "0")
+    text = f"{digits[: len(digits) - places]}.{digits[len(digits) - places :]}".rstrip("0").rstrip(".")
+    return f"-{text}" if mean < 0 and text != "0" else text
+
+
+def _places(denominator: int) -> int | None:
+    """How many decimal places a fraction in lowest terms has; None: it has no end."""
+    twos = (denominator & -denominator).bit_length() - 1
+    rest, fives = denominator >> twos, 0
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    return max(twos, fives) if rest == 1 else None
 
 
 def _feedback(scenario: Scenario, answers: Sequence[GraderAnswer]) -> str | None:

@@ -51,6 +51,15 @@ class Ended:
     failure: Failure | None = None
 
 
+class OtherCurrency(ValueError):
+    """Usage in another currency than the chat's: one chat has one, since amounts of two are never added."""
+
+    def __init__(self, named: str, before: str) -> None:
+        super().__init__(
+            f"the agent's output has usage in {named} after {before}: the turns of one chat report one currency"
+        )
+
+
 class Sink(Protocol):
     """How a driver reports. Each call is awaited and returns when the report is in order (back-pressure)."""
 
@@ -84,7 +93,8 @@ class Sink(Protocol):
         amount: Decimal | str | int | None = None,
         currency: str | None = None,
     ) -> None:
-        """What the turn has used since the last such report; reports add up. `amount` is money, exact."""
+        """What the turn has used since the last such report; reports add up. `amount` is money, exact, in `currency`:
+        three capital letters; None: that of the chat's other usage, else USD. Raises OtherCurrency for a second one."""
         ...
 
     async def answer(self, value: Any) -> None:

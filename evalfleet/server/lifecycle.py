@@ -44,9 +44,10 @@ _BEFORE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that now runs, with what its chat has said before."""
+    """A run that now runs, with what its chat has said before, and the currency in which it has reported its usage."""
 
     history: tuple[tuple[str, str], ...]
+    currency: str | None
     appended: Appended
 
 
@@ -64,9 +65,10 @@ def begin(connection: Connection, run_id: str, chat_id: str, turn: int) -> Begun
     if turn and (before := connection.execute(_BEFORE, {"p_chat": chat_id, "p_turn": turn}).scalar()) is not None:
         return Behind(before)
     history = stored.history(connection, chat_id, turn) if turn else ()
+    currency = stored.currency_of_chat(connection, chat_id) if turn else None
     at = now()
     changes = {"status": "running", "started_at": at, "updated_at": at}
-    return Begun(history, append(connection, run_id, [status_changed("running", at)], changes))
+    return Begun(history, currency, append(connection, run_id, [status_changed("running", at)], changes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from evalfleet.server.requests import (
     time_of,
 )
 from evalfleet.server.services import Services, answered, ready
+from evalfleet.server.spending import DEFAULT, JudgeSpend
 from evalfleet.server.streams import EventStream
 
 RUN_BODY_LIMIT: Final = 8 * MIB
@@ -165,11 +166,12 @@ def add_run_routes(app: FastAPI, services: Services) -> None:
             answer = await judge.answer(prompt or "", model)
         except (OperatorError, PlatformError) as problem:
             raise _judge_refusal(problem) from problem
-        amount = None if answer.amount is None else Decimal(answer.amount)
-        await store.write(lambda connection: runs.add_judge_call(connection, account, run_id, answer.tokens, amount))
+        amounts = {} if answer.amount is None else {answer.currency or DEFAULT: Decimal(answer.amount)}
+        call = JudgeSpend(1, answer.tokens, amounts)
+        await store.write(lambda connection: runs.add_judge_call(connection, account, run_id, call))
         document: Json = {"text": answer.text, "tokens": answer.tokens}
         if answer.amount is not None:
-            document |= {"amount": answer.amount, "currency": answer.currency or "USD"}
+            document |= {"amount": answer.amount, "currency": answer.currency or DEFAULT}
         return ready(text_of(document).encode("ascii"))
 
 

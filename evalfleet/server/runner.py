@@ -19,7 +19,7 @@ from typing import Any, Final
 from evalfleet.errors import StorageError
 from evalfleet.server import lifecycle
 from evalfleet.server import runs as stored
-from evalfleet.server.driving import Driver, Ended, Failure, Turn
+from evalfleet.server.driving import Driver, Ended, Failure, OtherCurrency, Turn
 from evalfleet.server.journal import TERMINAL, Appended, Entry
 from evalfleet.server.lifecycle import Begun, Behind
 from evalfleet.server.looks import Looks
@@ -224,7 +224,7 @@ class Runner:
         if begun is None:  # cancelled while it waited; the end of a cancelling one is ours to write
             await self._finish(created.run_id, [], None, cancelled=True, changes={})
             return
-        sink = RunSink(created.run_id, self._store, self._streams)
+        sink = RunSink(created.run_id, self._store, self._streams, currency=begun.currency)
         turn = Turn(
             run_id=created.run_id,
             chat_id=created.chat_id,
@@ -277,6 +277,8 @@ class Runner:
         problem = agent.exception()
         if problem is None:
             return agent.result().failure, False
+        if isinstance(problem, OtherCurrency):
+            return Failure("agent_protocol", str(problem)), False
         if isinstance(problem, StorageError):
             return Failure("internal_error", problem.message, retryable=True), False
         # A driver's own bug must not take the server down; the run says so and may be tried again.
