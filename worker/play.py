@@ -36,6 +36,8 @@ CREATED_WITHIN_S = 5.0
 """How long a conversation that is left waits for the answer to a launch, to cancel that run."""
 USAGE_WAIT_S = 10.0
 """How long `final` usage is awaited after the last turn (S15)."""
+LEFT_USAGE_S = 2.0
+"""The same, where the submission stops and a person waits for its end."""
 STOPPING_STATUS = frozenset({401, 402, 403, 404, 422})
 """A launch refused with one of these would be refused every time: the submission stops (S17)."""
 
@@ -99,9 +101,14 @@ class Player:
     async def play(self) -> GaveUp | None:
         try:
             return await self._play()
+        except Draining:
+            await self._read_what_was_spent()
+            raise
         except asyncio.CancelledError:
-            if self._open_run is not None and self.cancel_on_leave():
-                await self._cancel_quietly(self._open_run)
+            if self.cancel_on_leave():
+                if self._open_run is not None:
+                    await self._cancel_quietly(self._open_run)
+                await self._read_what_was_spent()
             raise
 
     async def _play(self) -> GaveUp | None:
@@ -322,12 +329,18 @@ class Player:
         except PlatformError as error:
             log.warning("cancelling %s: %s", run_id, error)
 
-    async def _read_usage(self, this: Try) -> None:
+    async def _read_what_was_spent(self) -> None:
+        """A conversation that is left because its submission stops: what its chat has cost so far is read now, for
+        nothing may ever go on with it."""
+        if self.tries and self.tries[-1].usage is None:
+            await self._read_usage(self.tries[-1], within=LEFT_USAGE_S, is_over=False)
+
+    async def _read_usage(self, this: Try, *, within: float = USAGE_WAIT_S, is_over: bool = True) -> None:
         """One reading for the chat, awaited until final for a while, else marked as the estimate it is (S15)."""
         if not this.run_ids:
             return
-        this.is_over = True
-        deadline = time.monotonic() + USAGE_WAIT_S
+        this.is_over = is_over
+        deadline = time.monotonic() + within
         pause = 0.1
         while True:
             try:

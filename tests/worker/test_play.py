@@ -31,7 +31,7 @@ from evalfleet.plan import (
 from evalfleet.server.driving import Ended, Failure, Sink, Turn
 from tests.server.conftest import COMMIT, TOKEN, Api, ScriptedDriver, serving
 from worker.play import Player
-from worker.played import Draining, GaveUp, Played, StopSubmission, TurnedAway
+from worker.played import Draining, GaveUp, Played, StopSubmission, Try, TurnedAway
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -75,6 +75,7 @@ class Stage:
         self.api, self.client = api, client
         self.played: list[Played] = []
         self.first_new: int | None = None
+        self.tries: list[Try] = []
 
     async def play(self, plan: Plan, trial: int = 0, **options: Any) -> GaveUp | None:
         async def hand_over(played: Played) -> None:
@@ -89,6 +90,7 @@ class Stage:
         player = Player(
             self.client, plan, Conversation(0, trial), hand_over=hand_over, first_new_try=first_new_try, **options
         )
+        self.tries = player.tries
         return await player.play()
 
     @property
@@ -372,12 +374,15 @@ async def test_s38_a_stopped_submission_cancels_its_open_run(stage: Stage) -> No
         await task
     page = await stage.api.get("/v2/runs")
     assert page["data"][0]["status"] in {"cancelling", "cancelled"}
+    assert stage.tries[-1].usage is not None, "what it has cost is read all the same (S15)"
+    assert not stage.tries[-1].is_over
 
 
 async def test_s38_after_the_first_signal_a_conversation_starts_no_further_run(stage: Stage) -> None:
     with pytest.raises(Draining):
         await stage.play(plan_of(TWO, stage.api.harness_id), may_launch=lambda: not stage.said)
     assert stage.said == [("a", 0)]
+    assert stage.tries[-1].usage is not None, "what it has cost is read all the same (S15)"
 
 
 async def test_s8_trials_never_share_a_chat(stage: Stage) -> None:
