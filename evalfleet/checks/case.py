@@ -140,7 +140,7 @@ def load_suite(path: Path, *, root: Path) -> LoadedCases:
 
 def _from(root: Path, path: Path) -> str:
     """A path as messages show it."""
-    whole = path.resolve()
+    whole = Path(os.path.realpath(path))  # a link may lead round in a circle
     return visible(whole.relative_to(root).as_posix() if whole.is_relative_to(root) else str(path))
 
 
@@ -197,6 +197,8 @@ def _name_fault(path: Path, folder: Path, names: dict[str, str]) -> tuple[str, s
 def _bytes(path: Path, most: int = MAX_BYTES) -> bytes:
     """At most a byte more than a file may have. OSError for what is no regular file (a pipe would wait)."""
     if not path.is_file():
+        if path.is_symlink() and not path.exists():
+            raise OSError(f"it is a link that leads nowhere, to {visible(str(path.readlink()))}")
         raise OSError("it is not a regular file" if path.exists() else "there is no such file")
     with path.open("rb") as stream:
         return stream.read(most + 1)
