@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evalfleet.checks import Case, Place, Scenario, expectation_from_document, nodes
@@ -249,6 +249,7 @@ WORDS = ["scenarios:", "expect:", "id:", "user:", "no_error: true"]
 
 
 @given(st.lists(st.sampled_from(SCRAPS + WORDS), max_size=60))
+@example(["---\n", " "])
 def test_whatever_a_file_holds_nothing_is_raised(parts: list[str]) -> None:
     loaded = parsed("".join(parts))
     assert loaded.cases or loaded.problems
