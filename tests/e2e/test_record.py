@@ -100,6 +100,8 @@ def test_a_regression_against_a_commit_loses_the_gate(tree: Tree) -> None:
     tree.run(*worse, "--fail-on-regression").check(1, "regressed  talk/greets  PASS 2/2 → FAIL 0/2", "p = 0.500")
     newest = results(tree)[-1]
     assert json.loads((newest / "summary.json").read_text())["comparison"]["regressed"] == 2
+    again = json.loads((newest / "summary.json").read_text())["submission"]
+    tree.run("resume", again, "--allow-flaky").check(1, "regressed  talk/greets  PASS 2/2 → FAIL 0/2")  # S34
     tree.run("compare", results(tree)[0].name, newest.name).check(0, "2 regressed, 0 weaker")
     tree.run("compare", results(tree)[0].name, newest.name, "--fail-on-regression").check(1)
     tree.run("compare", results(tree)[0].name, newest.name, "--fail-on-regression=significant").check(0)
