@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -250,8 +250,9 @@ class TestBaseline:
         here = Baseline(made, "any").planned(store)
         assert (here.artifact, here.commit, here.fail_on) == (OLD, made.plan.commit, "any")
         started = replace(made.plan, baseline=here)
-        for asked in (None, "significant"):
-            found = planned_baseline(started, store, cast("FailOn | None", asked), said.append)
+        choices: tuple[FailOn | None, ...] = (None, "significant")
+        for asked in choices:
+            found = planned_baseline(started, store, asked, said.append)
             assert found is not None
             assert (found.result.name, found.fail_on) == (OLD, asked or "any")
         other = FolderResults(tmp_path / "other")
