@@ -156,7 +156,7 @@ def _wait(ledger: Ledger, sub: str, interrupts: Interrupts, limit: float, tick: 
     for _ in ledger.wake_ups(0.2):
         progress = ledger.progress(sub)
         tick(progress)
-        if progress.running == 0 and progress.waiting == 0:
+        if progress.running == 0 and progress.waiting == 0 and ledger.is_settled(sub):
             return
         if time.monotonic() > end or (interrupts.count > count and time.monotonic() > end - limit + HURRY_S):
             return

@@ -12,7 +12,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalfleet.ledger import MIXED, Claimed, Ledger, Reading, Spent
@@ -121,7 +121,7 @@ def allowed(concurrency: int, budget: int, amounts: list[int | None]) -> tuple[i
     return (min(concurrency, math.ceil(room)), "") if room > 0 else (0, "budget")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(
     concurrency=st.integers(1, 50),
     budget=st.integers(1, 10**12),

@@ -20,6 +20,8 @@ from evalfleet.checks.scenario import Scenario
 from evalfleet.checks.text import json_safe, one_line, plain_number
 from evalfleet.checks.trial import Trial, TurnRecord, failure_sentence, once, run_seconds
 
+HARNESS_CHANGED = "harness_changed"
+
 INFRA_CODES = frozenset(
     {
         "server_lost",
@@ -30,13 +32,15 @@ INFRA_CODES = frozenset(
         "upstream_unavailable",
         "agent_not_started",
         "agent_unauthorized",
+        HARNESS_CHANGED,
     }
 )
 """Failure codes of a run that are trouble of ours or the platform's, never the agent's (S17). `agent_not_started` is
 our own server's: the operator's program could not be run at all, so the agent has had no say. `agent_unauthorized` is
-a key that the agent's endpoint refuses: the operator's, too."""
+a key that the agent's endpoint refuses: the operator's, too. `harness_changed`: its files were not those of the commit
+while it was played (S33)."""
 
-STOPPING_CODES = frozenset({"out_of_funds", "usage_window_exceeded", "agent_unauthorized"})
+STOPPING_CODES = frozenset({"out_of_funds", "usage_window_exceeded", "agent_unauthorized", HARNESS_CHANGED})
 """Of these, the ones after which every further launch would fail too: the evaluation stops (S17)."""
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
@@ -106,7 +110,8 @@ def meaning_of(
 
     `timeout` in seconds, `infra_codes` those of `[harness]` beside INFRA_CODES. `not_played`: the agent ended the
     conversation before (S8), so that having no turn is a result of the agent's. In this order: not terminal → no
-    result; spent ≥ timeout → timeout, whatever the status; then the first turn that did not succeed decides.
+    result; played by other files than the commit's → no result (S33); spent ≥ timeout → timeout, whatever the status;
+    then the first turn that did not succeed decides.
     """
     if not turns:
         if not_played is not None:
@@ -115,6 +120,9 @@ def meaning_of(
     for number, turn in enumerate(turns):
         if turn.run.get("status") not in TERMINAL:
             return RunMeaning(Meaning.NO_RESULT, _said(turns, number), "not_terminal")
+    for turn in turns:
+        if (failure := _failure_of(turn)).get("code") == HARNESS_CHANGED:
+            return RunMeaning(Meaning.NO_RESULT, str(failure.get("message")), HARNESS_CHANGED)
     spent = spent_seconds(turns)
     if spent >= timeout:
         in_turns = f" in {len(turns)} turns" if len(turns) > 1 else ""
@@ -359,11 +367,14 @@ def _said(turns: Sequence[TurnRecord], number: int) -> str:
     return f"{where} {failure_sentence(turns[number].run)}"
 
 
+def _failure_of(turn: TurnRecord) -> Mapping[str, Any]:
+    failure = turn.run.get("failure")
+    return failure if isinstance(failure, Mapping) else {}
+
+
 def _failure(turn: TurnRecord) -> tuple[str, bool]:
     """The code of a failed run, or "", and whether it may be tried again."""
-    failure = turn.run.get("failure")
-    if not isinstance(failure, Mapping):
-        return "", False
+    failure = _failure_of(turn)
     return str(failure.get("code") or ""), failure.get("retryable") is True
 
 

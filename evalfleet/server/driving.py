@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,11 @@ class Failure:
     code: str
     message: str
     retryable: bool = False
+
+
+HARNESS_CHANGED: Final = "harness_changed"
+"""The code of a run during which the harness's files were not those of its commit: no result, whatever else it was. A
+launch is refused with the same word in `errors[]` (S33)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,16 @@ def test_s12_a_cancelled_run_waited_where_a_question_stayed_open(kinds: list[str
     assert meaning.meaning is (Meaning.WAITING if waiting else Meaning.NO_RESULT)
 
 
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_s33_a_run_of_another_harness_than_the_commits_is_no_result_whatever_time_it_took(status: str) -> None:
+    failure = {"code": "harness_changed", "message": "the harness changed while it was played: agent.py"}
+    turns = [
+        TurnRecord("hi", run(), (), (), ()),
+        TurnRecord("there", run(status, seconds=9.0, failure=failure), (), (), ()),
+    ]
+    assert meaning_of(turns, timeout=5) == RunMeaning(Meaning.NO_RESULT, failure["message"], "harness_changed")
+
+
 def test_what_a_meaning_says_where_there_is_little_to_say() -> None:
     assert meaning_of((), timeout=1, not_played="it ended") == RunMeaning(Meaning.RESULT, "", "not_played")
     assert RunMeaning.from_json({"meaning": "result", "reason": ""}) == RunMeaning(Meaning.RESULT, "", "", False)
