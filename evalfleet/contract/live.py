@@ -57,9 +57,8 @@ async def _whole(stream: StreamAnswer, within: float) -> Answer:
 
 @dataclass(slots=True)
 class Live:
-    """An open stream. At `quiet_at` (`time.monotonic()`) `quiet` is awaited beside it: it answers in how many seconds it
-    wants to be awaited again, or None to leave the stream. Nothing half-read outlives a connection, so the decoder is
-    its own (C09)."""
+    """An open stream. At `quiet_at` (`time.monotonic()`) `quiet` is awaited beside it: it answers in how many seconds
+    again, or None to leave the stream. Nothing half-read outlives a connection, so the decoder is its own (C09)."""
 
     stream: StreamAnswer
     quiet_at: float

@@ -90,6 +90,17 @@ def test_s12_a_target_that_comes_back_after_the_limit_has_the_run_cancelled_at_o
     assert 100 <= run.cancelled <= 125
 
 
+@pytest.mark.parametrize("ending", ["succeeded", "never"])
+def test_s17_a_run_whose_journal_cannot_be_read_is_no_result_though_it_is_known_to_have_ended(ending: str) -> None:
+    faults = dict.fromkeys(("stream", "page"), "refused")
+    found, _, seconds = plays(one(ending), lambda script, clock: Always(script, clock, faults))
+    assert found.outcomes == ["missing"]
+    assert found.gave_up is not None
+    assert found.gave_up.code == "stream_lost"
+    assert "its journal could not be read" in found.gave_up.reason
+    assert seconds < 200
+
+
 class Lossy(Always):
     """The journals of these runs, by their number, lack an event; `healed`: no more."""
 
