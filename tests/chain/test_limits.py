@@ -72,6 +72,13 @@ def test_c06_a_run_that_has_ended_is_read_from_its_pages_whatever_the_stream_say
     assert seconds < 60
 
 
+def test_s12_an_ended_run_has_no_limit_any_more_while_its_journal_is_read() -> None:
+    faults = dict.fromkeys(("stream", "page"), "refused")
+    script = one("succeeded", timeout=4)
+    found, wire, _ = plays(script, lambda script, clock: Always(script, clock, faults, until=40.0))
+    assert (found.outcomes, len(wire.runs), wire.cancels) == (["passed"], 1, 0)
+
+
 @pytest.mark.parametrize("fault", STREAMS)
 def test_s12_a_run_that_asks_a_person_is_cancelled_whatever_the_stream_says(fault: str) -> None:
     found, wire, _ = plays(one("asks"), lambda script, clock: Always(script, clock, {"stream": fault}))
