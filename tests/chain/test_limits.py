@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -10,6 +12,11 @@ from tests.chain.chain import Found, play
 from tests.chain.clock import Clock, jumping
 from tests.chain.platform import Run, Wire
 from tests.chain.script import Script, Scripted, Step, Turn
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsLenAndGetItem
+
+T = TypeVar("T")
 
 STREAMS = ("mute", "stall", "refused", "502", "503", "html", "204", "late", "end_alone", "bad_frame")
 HOOK = Step("hook", ("tools.before", "deny", "hooks/a.py"), 1.0)
@@ -32,13 +39,20 @@ class Always(Wire):
         return self.faults.get(of, "") if self.now() < self.until else ""
 
 
-class _Middle:
-    """No chance: the first of what can be chosen."""
+class _Middle(random.Random):
+    """No chance: no fault but those that are named, and the first of what can be chosen."""
 
-    random = staticmethod(lambda: 1.0)
-    choice = staticmethod(lambda items: items[0])
-    randint = staticmethod(lambda low, _high: low)
-    randrange = staticmethod(lambda _stop: 0)
+    def random(self) -> float:
+        return 1.0 - 2**-53
+
+    def choice(self, seq: SupportsLenAndGetItem[T]) -> T:
+        return seq[0]
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return 0
 
 
 def plays(script: Script, make: Callable[[Script, Clock], Wire], times: int = 1) -> tuple[Found, Wire, float]:
