@@ -105,7 +105,8 @@ def meaning_of(
 
     `timeout` in seconds, `infra_codes` those of `[harness]` beside INFRA_CODES. `not_played`: the agent ended the
     conversation before (S8), so that having no turn is a result of the agent's. In this order: not terminal → no
-    result; spent ≥ timeout → timeout, whatever the status; then the first turn that did not succeed decides.
+    result; a turn failed with an infrastructure code → no result, however long it took (its times are then not the
+    agent's: decision 031); spent ≥ timeout → timeout; then the first turn that did not succeed decides.
     """
     if not turns:
         if not_played is not None:
@@ -114,6 +115,9 @@ def meaning_of(
     for number, turn in enumerate(turns):
         if turn.run.get("status") not in TERMINAL:
             return RunMeaning(Meaning.NO_RESULT, _said(turns, number), "not_terminal")
+    for number, turn in enumerate(turns):
+        if turn.run.get("status") == "failed" and (code := _failure(turn)[0]) in INFRA_CODES | set(infra_codes):
+            return RunMeaning(Meaning.NO_RESULT, _said(turns, number), code)
     spent = spent_seconds(turns)
     if spent >= timeout:
         in_turns = f" in {len(turns)} turns" if len(turns) > 1 else ""
@@ -129,8 +133,6 @@ def meaning_of(
             return RunMeaning(Meaning.NO_RESULT, _said(turns, number), "cancelled")
         if turn.run.get("status") == "failed":
             code, again = _failure(turn)
-            if code in INFRA_CODES or code in infra_codes:
-                return RunMeaning(Meaning.NO_RESULT, _said(turns, number), code)
             retryable = retryable or again
             if not result.reason:
                 result = RunMeaning(Meaning.RESULT, _said(turns, number), code)

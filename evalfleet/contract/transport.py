@@ -26,6 +26,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from evalfleet.contract.clock import ClockOffset
+from evalfleet.contract.outbound import ProxySetting, proxy_for, ssl_context
 from evalfleet.contract.retry import http_date, retry_after_seconds
 from evalfleet.errors import CredentialError, SettingError, UnreadableAnswer
 
@@ -111,7 +112,10 @@ class StreamAnswer:
 
 
 class Transport:
-    """Connections to one API. One for each process and loop: it is made anywhere, but used on one loop only."""
+    """Connections to one API. One for each process and loop: it is made anywhere, but used on one loop only.
+
+    SettingError where the environment names a proxy or certificates for it that cannot be used (`outbound`).
+    """
 
     def __init__(self, base_url: str, token: str, *, connect_timeout: float, user_agent: str) -> None:
         self.base_url = checked_base_url(base_url)
@@ -123,14 +127,17 @@ class Transport:
             "Accept": "application/json",
             "Accept-Encoding": "gzip, deflate",
         }
-        verify = _ssl_context() if self.base_url.startswith("https:") else _no_tls()
+        proxy = proxy_for(self.base_url)
+        verify = ssl_context() if _is_tls(self.base_url, proxy) else _no_tls()
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=KEEPALIVE_SECONDS)
         self._client = httpx.AsyncClient(
-            transport=AiohttpTransport(verify=verify, limits=limits, client=lambda: _session(verify)),
+            transport=AiohttpTransport(
+                verify=verify, limits=limits, proxy=httpx_proxy(proxy), client=lambda: _session(verify)
+            ),
             headers=self._headers,
             timeout=self._timeout,
             cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),  # none: the token is all that we carry
-            trust_env=False,  # no proxy and no .netrc from the environment: base URL and token are the whole truth
+            trust_env=False,  # no .netrc: the token is the whole truth; proxies are read above
             follow_redirects=False,
         )
 
@@ -225,10 +232,12 @@ def _session(verify: ssl.SSLContext) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
 
-@functools.cache
-def _ssl_context() -> ssl.SSLContext:
-    """One for each process: it takes 24 ms to make. `SSL_CERT_FILE` and `SSL_CERT_DIR` are honoured."""
-    return httpx.create_ssl_context(trust_env=True)
+def httpx_proxy(proxy: ProxySetting | None) -> httpx.Proxy | None:
+    return None if proxy is None else httpx.Proxy(proxy.url, auth=proxy.auth)
+
+
+def _is_tls(url: str, proxy: ProxySetting | None) -> bool:
+    return url.startswith("https:") or (proxy is not None and proxy.url.startswith("https:"))
 
 
 @functools.cache
