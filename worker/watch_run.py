@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from evalfleet.contract.calls import Heard
 from evalfleet.contract.client import Client
 from evalfleet.errors import PlatformError, StreamLost
 from worker.target import is_away
@@ -98,11 +99,21 @@ class RunWatch:
         if kind == "run.status_changed" and data.get("to") == "running" and not limit.running:
             limit.running = True
             limit.move(time.monotonic() + max(self.left - self._age(event), 0.0) + LATE_S)
+        elif kind == "run.status_changed" and data.get("to") == "queued":
+            limit.running = False
+            limit.move(time.monotonic() + self._told_to_wait(data) + self.queued)
         elif kind == "run.status_changed" and data.get("to") in TERMINAL:
             limit.move(time.monotonic() + 30.0)  # what is left is reading the journal's end
         elif kind == "interaction.created" and self.cancelling is None:
             self._cancel()  # nobody answers in an evaluation (S12)
             limit.move(time.monotonic() + CANCEL_GRACE_S)
+
+    def _told_to_wait(self, data: Mapping[str, Any]) -> float:
+        """Seconds for which the agent's endpoint asks to be left alone; its limit is the target's, for all workers."""
+        told = data.get("retry_after")
+        wait = float(told) if isinstance(told, int | float) else 0.0
+        self.platform.hear(Heard(429, retry_after=wait, why=str(data.get("reason") or "the agent asks to wait")))
+        return wait
 
     def _age(self, event: Mapping[str, Any]) -> float:
         """Seconds that a run found again has been running; 0 for one that has just begun, whose start we have seen.

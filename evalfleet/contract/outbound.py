@@ -46,6 +46,13 @@ def proxy_for(url: str, environ: Mapping[str, str] | None = None) -> ProxySettin
     return None
 
 
+def way_to(url: str, environ: Mapping[str, str] | None = None) -> tuple[ProxySetting | None, ssl.SSLContext]:
+    """What a client for `url` is made with. SettingError if none can be: to be called before anything runs, too."""
+    proxy = proxy_for(url, environ)
+    tls = url.startswith("https:") or (proxy is not None and proxy.url.startswith("https:"))
+    return proxy, ssl_context(environ) if tls else _no_tls()
+
+
 def is_loopback(host: str) -> bool:
     """Is it a service on this machine, by its name alone?"""
     if host == "localhost" or host.endswith(".localhost"):
@@ -56,11 +63,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def ssl_context() -> ssl.SSLContext:
+def ssl_context(environ: Mapping[str, str] | None = None) -> ssl.SSLContext:
     """The certificates to trust: those of the first variable that is set, else the bundled ones. One for each process
     and set of variables: it takes 24 ms to make. SettingError for a file or folder that cannot be used."""
     for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"):
-        if path := os.environ.get(variable):
+        if path := (os.environ if environ is None else environ).get(variable):
             return _context_of(variable, path)
     return _bundled()
 
@@ -84,10 +91,8 @@ def _read_proxy(variable: str, value: str) -> ProxySetting:
     if "://" not in value:
         raise SettingError(variable, "has no scheme; write http://HOST:PORT, or unset it")
     if parts.scheme.startswith("socks"):
-        raise SettingError(
-            variable,
-            f"names a SOCKS proxy ({parts.scheme}://), which is not supported; name an HTTP proxy, or unset it",
-        )
+        said = f"names a SOCKS proxy ({parts.scheme}://), which is not supported"
+        raise SettingError(variable, f"{said}; name an HTTP proxy, or unset it")
     if parts.scheme not in _PORTS or not parts.hostname or any(character.isspace() for character in value):
         raise SettingError(variable, "is no URL of an HTTP proxy; write http://HOST:PORT, or unset it")
     return ProxySetting(variable, _without_user(parts, port), _auth(parts))
@@ -106,10 +111,7 @@ def _auth(parts: SplitResult) -> tuple[str, str] | None:
 
 def _is_excepted(host: str, port: int | None, no_proxy: str) -> bool:
     """Is the host in NO_PROXY: a name with all below it, `host:port`, an address, a network (10.0.0.0/8), or `*`?"""
-    for entry in no_proxy.replace(",", " ").split():
-        if entry == "*" or _matches(host, port, entry.lower()):
-            return True
-    return False
+    return any(entry == "*" or _matches(host, port, entry.lower()) for entry in no_proxy.replace(",", " ").split())
 
 
 def _matches(host: str, port: int | None, entry: str) -> bool:
@@ -127,6 +129,12 @@ def _matches(host: str, port: int | None, entry: str) -> bool:
 
 
 @functools.cache
+def _no_tls() -> ssl.SSLContext:
+    """For plain http: the transport wants a context, and one without any authority trusts nobody."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+@functools.cache
 def _bundled() -> ssl.SSLContext:
     import httpx  # loaded by whoever is about to make a connection
 
@@ -141,7 +149,7 @@ def _context_of(variable: str, path: str) -> ssl.SSLContext:
         wanted = "a folder" if variable == "SSL_CERT_DIR" else "a file"
         raise SettingError(variable, f"{path} is {there}; name {wanted} of certificates, or unset it")
     try:
-        return ssl.create_default_context(**{"capath" if is_folder else "cafile": path})
+        return ssl.create_default_context(cafile=None if is_folder else path, capath=path if is_folder else None)
     except ssl.SSLError as problem:
         raise SettingError(variable, f"{path} holds no certificates (PEM); name another file, or unset it") from problem
     except OSError as problem:

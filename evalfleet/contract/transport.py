@@ -7,7 +7,6 @@ once. Whether to send it again is for `retry`, what the answer means for `client
 from __future__ import annotations
 
 import asyncio
-import functools
 import ssl
 import sys
 import time
@@ -26,7 +25,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from evalfleet.contract.clock import ClockOffset
-from evalfleet.contract.outbound import ProxySetting, proxy_for, ssl_context
+from evalfleet.contract.outbound import ProxySetting, way_to
 from evalfleet.contract.retry import http_date, retry_after_seconds
 from evalfleet.errors import CredentialError, SettingError, UnreadableAnswer
 
@@ -127,8 +126,7 @@ class Transport:
             "Accept": "application/json",
             "Accept-Encoding": "gzip, deflate",
         }
-        proxy = proxy_for(self.base_url)
-        verify = ssl_context() if _is_tls(self.base_url, proxy) else _no_tls()
+        proxy, verify = way_to(self.base_url)
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=KEEPALIVE_SECONDS)
         self._client = httpx.AsyncClient(
             transport=AiohttpTransport(
@@ -233,17 +231,8 @@ def _session(verify: ssl.SSLContext) -> aiohttp.ClientSession:
 
 
 def httpx_proxy(proxy: ProxySetting | None) -> httpx.Proxy | None:
+    """The environment's proxy, as the HTTP library takes it."""
     return None if proxy is None else httpx.Proxy(proxy.url, auth=proxy.auth)
-
-
-def _is_tls(url: str, proxy: ProxySetting | None) -> bool:
-    return url.startswith("https:") or (proxy is not None and proxy.url.startswith("https:"))
-
-
-@functools.cache
-def _no_tls() -> ssl.SSLContext:
-    """For plain http: the transport wants a context, and one without any authority trusts nobody."""
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _words(broken: BaseException) -> str:

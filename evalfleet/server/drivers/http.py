@@ -13,6 +13,7 @@ from contextlib import aclosing
 import httpx
 
 from evalfleet.contract import jsontext
+from evalfleet.contract.outbound import way_to
 from evalfleet.contract.sse import SSEDecoder
 from evalfleet.errors import OperatorError, UnreadableAnswer
 from evalfleet.server.drivers.command import turn_document
@@ -24,7 +25,6 @@ from evalfleet.server.drivers.upstream import (
     Lost,
     address,
     ask,
-    check_way,
     make_client,
     media_type,
     pieces,
@@ -51,7 +51,7 @@ class HttpDriver:
     def check(self) -> None:
         """ConfigError if a header's variable is not set; SettingError if the service's proxy cannot be used."""
         self._headers()
-        check_way(self._harness.url)
+        way_to(self._harness.url, self._environ)
 
     async def run(self, turn: Turn, sink: Sink) -> Ended:
         relay = Relay(sink)

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from evalfleet.contract import jsontext
+from evalfleet.contract.outbound import way_to
 from evalfleet.contract.sse import SSEDecoder
 from evalfleet.errors import OperatorError, UnreadableAnswer
 from evalfleet.server.drivers.chat_completions import ChatAnswer, completions_url, price_of
@@ -24,7 +25,6 @@ from evalfleet.server.drivers.upstream import (
     Lost,
     address,
     ask,
-    check_way,
     make_client,
     media_type,
     pieces,
@@ -46,9 +46,9 @@ class OpenAIDriver:
         self._client: httpx.AsyncClient | None = None
 
     def check(self) -> None:
-        """ConfigError if the key's variable is named and not set; SettingError if the endpoint's proxy cannot be used."""
+        """ConfigError if the key's variable is named and not set; SettingError if the proxy to it cannot be used."""
         self._key()
-        check_way(self._url)
+        way_to(self._url, self._environ)
 
     async def run(self, turn: Turn, sink: Sink) -> Ended:
         try:

@@ -60,7 +60,7 @@ class AnswerLine:
 
 @dataclass(frozen=True, slots=True)
 class ErrorLine:
-    """The agent says itself that the turn failed. `retry_after`: seconds, where it is limited and knows for how long."""
+    """The agent says itself that the turn failed. `retry_after`: for how many seconds it is limited, if it knows."""
 
     message: str
     code: str
@@ -130,9 +130,8 @@ def from_document(document: Mapping[str, Any], where: str) -> AgentLine:
                 if not isinstance(retryable, bool):
                     raise _wrong("retryable", "true or false", retryable)
                 code = _text(document, "code", required=False) or "agent_error"
-                return ErrorLine(
-                    _text(document, "message"), code, retryable, _number(document, "retry_after", "seconds")
-                )
+                wait = _number(document, "retry_after", "seconds")
+                return ErrorLine(_text(document, "message"), code, retryable, wait)
             case _:
                 wanted = ", ".join(KINDS)
                 return _broken(where, f"has no known `type` (one of {wanted})", json.dumps(document, default=str))

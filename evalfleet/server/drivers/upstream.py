@@ -6,7 +6,6 @@ must not reach another. No secret stands in a message.
 
 from __future__ import annotations
 
-import functools
 import json
 import ssl
 import time
@@ -21,8 +20,9 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from evalfleet.contract import jsontext
-from evalfleet.contract.outbound import ProxySetting, proxy_for, ssl_context
+from evalfleet.contract.outbound import way_to
 from evalfleet.contract.retry import http_date, retry_after_seconds
+from evalfleet.contract.transport import httpx_proxy
 from evalfleet.server.drivers.protocol import shorten
 from evalfleet.server.driving import Busy, Ended, Failure
 
@@ -41,12 +41,12 @@ def make_client(url: str) -> httpx.AsyncClient:
 
     SettingError where the environment names a proxy or certificates for it that cannot be used.
     """
-    proxy, verify = _way_to(url)
+    proxy, verify = way_to(url)
     return httpx.AsyncClient(
         transport=AiohttpTransport(
             verify=verify,
             limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEEPALIVE),
-            proxy=None if proxy is None else httpx.Proxy(proxy.url, auth=proxy.auth),
+            proxy=httpx_proxy(proxy),
             client=lambda: _session(verify),
         ),
         timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT, pool=CONNECT_TIMEOUT),
@@ -57,26 +57,10 @@ def make_client(url: str) -> httpx.AsyncClient:
     )
 
 
-def check_way(url: str) -> None:
-    """SettingError if no client for this service could be made as the environment stands."""
-    _way_to(url)
-
-
-def _way_to(url: str) -> tuple[ProxySetting | None, ssl.SSLContext]:
-    proxy = proxy_for(url)
-    tls = url.startswith("https:") or (proxy is not None and proxy.url.startswith("https:"))
-    return proxy, ssl_context() if tls else _no_tls()
-
-
 def _session(verify: ssl.SSLContext) -> aiohttp.ClientSession:
     """Made on the loop, at the first request."""
     connector = aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, keepalive_timeout=_KEEPALIVE, ssl=verify)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
-
-
-@functools.cache
-def _no_tls() -> ssl.SSLContext:
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Lost(Exception):
