@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from evalfleet.artifact import find, finish, open_artifact, read_plan
 from evalfleet.errors import EvalfleetError, OperatorError, UsageError
+from evalfleet.host_limits import make_room
 from evalfleet.importing import uncollected
 from evalfleet.quarantine import in_force
 from evalfleet.results import FolderResults, results_store
@@ -184,6 +185,7 @@ def _run(
 ) -> Result:
     began = time.monotonic()
     ledgers: list[Ledger] = []
+    make_room(min(plan.concurrency, sum(case.trials for case in plan.cases)), "concurrency (-j)")
     with Interrupts() as interrupts, _stack(config, options, reporter, ledgers) as stack:
         target = _target(plan, config, options)
         deadline = time.monotonic() + START_WITHIN

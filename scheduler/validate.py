@@ -6,7 +6,6 @@ command, the results folder, and the API's limits. Nothing is written and no age
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from evalfleet.graders.check import check_graders, check_graders_by_ast
 from evalfleet.plan import PlannedTarget
 from evalfleet.server.drivers import make_driver
 from evalfleet.settings import Settings
+from evalfleet.surroundings import user_environment
 from evalfleet.tree import CONFIG_FILE, TreeConfig, read_tree_config
 from scheduler.plan import build_plan
 from scheduler.select import select
@@ -141,7 +141,7 @@ def validate(
     settings; `environment` is what an agent and `--target` would get, by default this process's. `import_graders`
     False: a machine without their environment only reads them (S6).
     """
-    environment = os.environ if environment is None else environment
+    environment = user_environment() if environment is None else environment
     errors: list[EvalfleetError] = []
     config = _caught(errors, lambda: read_tree_config(root))
     loaded = load_cases(root, folder=CASES_FOLDER) if suite is None else suite

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from evalfleet.surroundings import user_environment
 from scheduler.cli.flags import (
     AllowFlaky,
     AllowMissing,
@@ -202,7 +203,7 @@ def validate(
         suite=suite,
         on_target=target,
         results=results,
-        environment=os.environ,
+        environment=user_environment(),
     )
     if as_json:
         tell(json.dumps(found.document(), ensure_ascii=False))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import typer
 
 from evalfleet.errors import CaseFilesInvalid, EvalfleetError, OurFault, StorageError, UsageError
+from evalfleet.surroundings import user_environment
 
 if TYPE_CHECKING:
     from scheduler.changes import Changes
@@ -110,7 +111,7 @@ def say(text: str) -> None:
 def options_of(state: Path | None, results: Path | None, **more: Any) -> Options:
     from scheduler.evaluate import Options
 
-    return Options(state=state, results=results, environment=dict(os.environ), **more)
+    return Options(state=state, results=results, environment=user_environment(), **more)
 
 
 def settings_of(metrics_port: int | None) -> Any:
@@ -157,7 +158,7 @@ def prepared_of(
         if last is not None:
             say(last.sentence)
         only = None if last is None else last.keys
-    prepared = prepare(place, words, drafts=drafts, suite=suite, only=only, environment=os.environ, **asked)
+    prepared = prepare(place, words, drafts=drafts, suite=suite, only=only, environment=user_environment(), **asked)
     if failed and only is None:
         raise OurFault("--failed found nothing to go by, and the tree was not refused")
     return prepared

@@ -74,7 +74,7 @@ class Command:
         self.home = home
         self._began = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "scheduler.cli", *arguments],
+            [sys.executable, "-P", "-m", "evalfleet.start", *arguments],
             cwd=cwd or home,
             env={**clean, "HOME": str(home), "NO_COLOR": "1", **(environment or {})},
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
