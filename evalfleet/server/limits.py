@@ -84,7 +84,7 @@ class EndpointLimit:
             self._away_since = now
         if self._is_gone(now):
             return None
-        if began >= self._cut_at:  # else it was asked for before an earlier refusal was known, and belongs to that one
+        if began > self._cut_at:  # else it was asked for before an earlier refusal was known, and belongs to that one
             self._refusals += 1
             unreached = busy.again and not busy.limited
             self._most = 1 if unreached else max(1, min(self._allowed(now), self.open) // 2)

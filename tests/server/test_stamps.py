@@ -81,7 +81,7 @@ def meaning(run: dict[str, Any]) -> tuple[Meaning, str]:
 async def ended_run(api: Api, run_id: str) -> dict[str, Any]:
     """A run that slipped out of its server's hands: nobody streams it, so it is asked for until it has ended."""
     async with asyncio.timeout(TIMEOUT):
-        while (run := await api.get(f"/v2/runs/{run_id}"))["completed_at"] is None:
+        while (run := await api.get(f"/v2/runs/{run_id}"))["completed_at"] is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return run
 
