@@ -7,6 +7,7 @@ once. Whether to send it again is for `retry`, what the answer means for `client
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 import sys
 import time
@@ -232,7 +233,13 @@ def _session(verify: ssl.SSLContext) -> aiohttp.ClientSession:
 
 def httpx_proxy(proxy: ProxySetting | None) -> httpx.Proxy | None:
     """The environment's proxy, as the HTTP library takes it."""
-    return None if proxy is None else httpx.Proxy(proxy.url, auth=proxy.auth)
+    if proxy is None:
+        return None
+    # The transport's own way of passing a user on is deprecated; it moves this header to where the proxy reads it.
+    headers = {}
+    if proxy.auth is not None:
+        headers["Authorization"] = f"Basic {base64.b64encode(':'.join(proxy.auth).encode()).decode()}"
+    return httpx.Proxy(proxy.url, headers=headers)
 
 
 def _words(broken: BaseException) -> str:

@@ -71,8 +71,7 @@ class Lost(Exception):
         failure = _lost(url, error)
         super().__init__(failure.message)
         self.failure = failure
-        unasked = isinstance(error, httpx.ConnectError | httpx.ProxyError)
-        self.ended = Ended(failure, Busy(f"the agent's endpoint {failure.message}", again=unasked))
+        self.ended = Ended(failure, Busy(f"the agent's endpoint {failure.message}", again=_is_unconnected(error)))
 
 
 @asynccontextmanager
@@ -120,13 +119,23 @@ def media_type(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+# The transport makes one error of httpx' of these and of a connection closed before the answer, so its cause is asked.
+_UNCONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
+_OF_A_PROXY = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError)
+
+
+def _is_unconnected(error: Exception) -> bool:
+    """Was there no connection to the service, so that it has seen nothing of the request?"""
+    return isinstance(error.__cause__ or error, _UNCONNECTED)
+
+
 def _lost(url: str, error: Exception) -> Failure:
     """The service could not be reached, or the connection was lost: nobody's answer (S17)."""
     match error:
-        case httpx.ConnectError():
-            what = "cannot be reached"
-        case httpx.ProxyError():
+        case _ if isinstance(error.__cause__ or error, _OF_A_PROXY):
             what = "cannot be reached through the proxy of the environment"
+        case _ if _is_unconnected(error):
+            what = "cannot be reached"
         case httpx.ConnectTimeout():  # also what the transport makes of a connection closed before the answer
             what = "cannot be reached, or closed the connection before it answered"
         case httpx.ReadError():
