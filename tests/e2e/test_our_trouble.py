@@ -1,5 +1,5 @@
-"""What is no agent's doing is never an agent's result, through a real server and worker: a server that was stopped (N27),
-an endpoint that is away for seconds or says "later" (N15)."""
+"""What is no agent's doing is never an agent's result, through a real server and worker: a server that was stopped
+(N27), an endpoint that is away for seconds or says "later" (N15)."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ class Service:
                 return 200, {}, {"answer": f"{turn['message']} after {len(turn['history'])}"}
             self.refused += 1
             left = WINDOW - (now - self._window[0]) + 1
-            told = (
-                str(int(left)) if self._mode == "seconds" else email.utils.formatdate(time.time() + left, usegmt=True)
-            )
+            told = email.utils.formatdate(time.time() + left, usegmt=True)
             return 429, {"Retry-After": told}, {"error": {"message": "slow down"}}
 
 
