@@ -21,7 +21,7 @@ from evalfleet.money import read_amount
 from evalfleet.plan import Limits, Plan, PlannedGraders, PlannedTarget
 from evalfleet.results import results_store
 from evalfleet.settings import Settings
-from evalfleet.tree import TreeConfig, find_tree, read_tree_version
+from evalfleet.tree import TreeConfig, find_tree
 from evalfleet.treeconfig import OpenAIHarness
 from scheduler.compare import Baseline, FailOn, asked_baseline
 from scheduler.pins import Pin, file_digests
@@ -132,8 +132,9 @@ def prepare(
         by_ast=by_ast or no_graders,
     )
     found.raise_if_refused()
-    config = found.config
+    config, version = found.config, found.version
     assert config is not None
+    assert version is not None
     if limits.budget is not None and not on_target:
         _check_counts(config)
     draft = next((case for case in found.cases if case.file == DRAFTS_FILE), None)
@@ -155,7 +156,6 @@ def prepare(
     if commit is not None and not (on_target and re.fullmatch(r"[0-9a-f]{40}", commit)):
         raise UsageError(f"--commit takes 40 hex digits and goes with --target only, not {commit!r}")
     older = asked_baseline(baseline, fail_on, results_store(results or config.results_folder), config.root)
-    version = read_tree_version(config)
     plan, pin = build_plan(
         config,
         selection,
