@@ -83,7 +83,7 @@ class Live:
             if not reading.done():
                 reading.cancel()
                 await asyncio.wait({reading})
-            elif not reading.cancelled():
+            if not reading.cancelled():
                 reading.exception()  # seen: what it says of a stream that is left does not matter
 
     async def linger(self) -> None:
