@@ -180,7 +180,10 @@ class PlannedEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGraders:
-    """`digest` names the bundle; `env` holds names, never values; `judge`: `t.llm` has somebody to ask (S28)."""
+    """`digest` names the bundle; `env` holds names, never values; `judge`: `t.llm` has somebody to ask (S28).
+
+    `version`: a digest of the graders alone, without the rest of the tree in the bundle, which is what a suite's version
+    pins (S10); `judge_address`: where `t.llm` ends up, for sentences; `asking`: graders that may call it (S26)."""
 
     digest: str
     python: str | None
@@ -188,6 +191,9 @@ class PlannedGraders:
     network: bool
     memory_mb: int
     judge: bool
+    version: str = ""
+    judge_address: str = ""
+    asking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +359,9 @@ class Plan:
                 "network": self.graders.network,
                 "memory_mb": self.graders.memory_mb,
                 "judge": self.graders.judge,
+                "version": self.graders.version,
+                "judge_address": self.graders.judge_address,
+                "asking": list(self.graders.asking),
             },
             "timeout": self.timeout,
             "quarantine": [entry.to_json() for entry in self.quarantine],
@@ -449,6 +458,9 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
             network=graders["network"],
             memory_mb=graders["memory_mb"],
             judge=graders["judge"],
+            version=graders["version"],
+            judge_address=graders["judge_address"],
+            asking=tuple(graders["asking"]),
         ),
         timeout=document.get("timeout"),
         quarantine=tuple(map(Quarantine.from_json, document.get("quarantine") or ())),

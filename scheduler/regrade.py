@@ -30,7 +30,7 @@ from evalfleet.errors import (
     UnfitHost,
 )
 from evalfleet.graders.check import check_graders
-from evalfleet.graders.judge_call import LlmAnswer, LlmCall, platform_judge, refusal
+from evalfleet.graders.judge_call import LlmAnswer, LlmCall, judge_at, platform_judge, refusal
 from evalfleet.graders.judging import MORE_GRADES, Grade, grade, needs_graders
 from evalfleet.graders.pool import GraderPool, GraderSettings
 from evalfleet.ledger import JUDGE_ROW, Progress
@@ -155,12 +155,15 @@ async def grader_pool(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(pool.aclose)
         judge_for = await _judges(plan, config, settings, environment, stack)
+        address = plan.target.base_url or (config.judge.base_url if config.judge is not None else "")
 
         def grader_for(line: Mapping[str, Any]) -> Grade:
             llm = judge_for(line)
 
-            async def call(name: str, case: dict[str, Any], run: dict[str, Any]) -> GraderAnswer:
-                return await pool.grade(folder, graders, name, case, run, llm)
+            async def call(
+                name: str, case: dict[str, Any], run: dict[str, Any], about: dict[str, Any]
+            ) -> GraderAnswer:
+                return await pool.grade(folder, graders, name, case, run, llm, about=about, judge=judge_at(address))
 
             return call
 

@@ -22,7 +22,7 @@ from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.contract import jsontext
 from evalfleet.errors import PlanRefused, PlatformError, StorageError, TargetUnreachable, UnfitHost
 from evalfleet.graders.bundle import digest_of, unpack
-from evalfleet.graders.judge_call import platform_judge
+from evalfleet.graders.judge_call import judge_at, platform_judge
 from evalfleet.graders.judging import MORE_GRADES, Graded, grade
 from evalfleet.graders.pool import GraderPool, GraderSettings
 from evalfleet.ledger import FAULT, JUDGE_ROW, JudgeRow, Ledger
@@ -156,7 +156,7 @@ class Grading:
             self.crew.ledger.end(plan.id, "stopped", unfit.message, "grader_cage")
 
     async def _call_grader(
-        self, plan: Plan, play: Play, name: str, case: dict[str, Any], run: dict[str, Any]
+        self, plan: Plan, play: Play, name: str, case: dict[str, Any], run: dict[str, Any], about: dict[str, Any]
     ) -> GraderAnswer:
         assert plan.graders is not None
         bundle = self._bundles.get(plan.graders.digest)
@@ -173,7 +173,8 @@ class Grading:
 
         assert play.run_id is not None
         judge_call = platform_judge(self.crew.client(plan), play.run_id)
-        return await self._pool.grade(bundle, config, name, case, run, judge_call)
+        judge = judge_at(plan.graders.judge_address)
+        return await self._pool.grade(bundle, config, name, case, run, judge_call, about=about, judge=judge)
 
     def _bundle(self, plan: Plan) -> Path:
         """The unpacked bundle that the plan names. PlanRefused: what stands on the books is another."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Literal
 
 from evalfleet.checks.outcome import GraderAnswer
+from evalfleet.contract.retry import backoff
 from evalfleet.errors import UnfitHost
 from evalfleet.graders.cage import Allowed, Cage, CageLost, Ending, GraderSettings
 from evalfleet.graders.ending import end_sentence
@@ -30,14 +32,9 @@ __all__ = [
 
 CAGES_KEPT = 8
 TRIES = 2  # of a call whose cage was lost under it
-LLM_TRIES = 5
 _LLM_FIRST_DELAY = 0.5
-
-
-def llm_delays(first: float = _LLM_FIRST_DELAY, tries: int = LLM_TRIES) -> Iterator[float]:
-    """Seconds to wait before each further try of a judge call: doubling, each between half and all of its step."""
-    for step in range(tries - 1):
-        yield first * 2**step * random.uniform(0.5, 1)
+_LLM_MOST_DELAYS = 16  # times the first: the longest pause between two tries
+_BEYOND = 5.0  # seconds that a try may go on past the limit, which ends it: so a slow judge never looks like a lost one
 
 
 @dataclass(slots=True)
@@ -52,6 +49,8 @@ class _Judging:
     amount: Decimal | None = None
     kind: Literal["judge_unavailable", "stopped", "error"] | None = None
     trouble: str = ""
+    sent_at: float | None = None
+    """`time.monotonic()` of the try that has no answer yet."""
 
     async def ask(self, asked: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The judge's answer for the grader; None ends the call. Tried again inside the limit (S26)."""
@@ -59,10 +58,12 @@ class _Judging:
             self.kind, self.trouble = "stopped", "a grader called t.llm and no judge is configured; [judge] names one"
             return None
         self.calls += 1
-        delays = llm_delays(self.delay)
-        while True:
+        self.trouble = ""
+        for attempt in itertools.count():
+            self.sent_at = time.monotonic()
             try:
-                answer = await self.llm(asked["prompt"], asked["model"], max(self.deadline - time.monotonic(), 0.0))
+                left = max(self.deadline - self.sent_at, 0.0)
+                answer = await self.llm(asked["prompt"], asked["model"], left + _BEYOND)
             except JudgeNotConfigured as error:
                 self.kind, self.trouble = "stopped", error.message
                 return None
@@ -70,9 +71,10 @@ class _Judging:
                 self.kind, self.trouble = "error", error.message
                 return None
             except JudgeUnavailable as error:
-                self.trouble = error.message
-                delay = next(delays, None)
-                if delay is None or time.monotonic() + delay >= self.deadline:
+                self.sent_at, self.trouble = None, error.message
+                delay = backoff(attempt, random.random(), first=self.delay, most=_LLM_MOST_DELAYS * self.delay)
+                delay = max(delay, error.retry_after or 0.0)
+                if time.monotonic() + delay >= self.deadline:
                     self.kind = "judge_unavailable"
                     return None
                 await asyncio.sleep(delay)
@@ -83,6 +85,13 @@ class _Judging:
                     if answer.amount is not None:
                         self.amount = (self.amount or Decimal(0)) + Decimal(answer.amount)
                 return {"text": answer.text, "tokens": answer.tokens}
+        raise AssertionError  # it counts without end
+
+    def is_away(self, limit: float) -> bool:
+        """At the limit, inside t.llm: had the judge refused, and did the try that followed last less than half of it?
+        Else the judge is there and slow, and the limit is the grader's as any other (S26)."""
+        waited = 0.0 if self.sent_at is None else time.monotonic() - self.sent_at
+        return bool(self.trouble) and 2 * waited < limit
 
 
 @dataclass(slots=True)
@@ -122,13 +131,17 @@ class GraderPool:
         case: dict[str, Any],
         run: dict[str, Any],
         llm: LlmCall | None,
+        *,
+        about: Mapping[str, Any] | None = None,
+        judge: str = "the judge",
     ) -> GraderAnswer:
-        """One call of the grader `name` ("file.function") in the unpacked bundle. `case` and `run` by S27.
+        """One call of the grader `name` ("file.function") in the unpacked bundle. `case` and `run` by S27; `about`: what
+        `t` knows of the trial (`judging.about`); `judge`: who answers `llm`, for sentences.
 
         Everything a grader does comes back as a value. Raises UnfitHost only where this host lost the cage twice: the
         attempt is then nobody's failure, and may be graded elsewhere. When cancelled, the grader is killed."""
         file, _, function = name.partition(".")
-        request = {"op": "grade", "file": file, "function": function, "case": case, "run": run}
+        request = {"op": "grade", "file": file, "function": function, "case": case, "run": run, "about": about or {}}
         lost = ""
         async with self._free:
             for _ in range(TRIES):
@@ -147,7 +160,7 @@ class GraderPool:
                 if ending.end == "died" and _is_cage_exit(ending):
                     lost = ending.log.strip()
                     continue
-                return _answer(name, ending, judging, self.limit_s)
+                return _answer(name, ending, judging, self.limit_s, judge)
         raise UnfitHost(f"{name} could not be run on this host: {lost}")
 
     @contextlib.asynccontextmanager
@@ -190,7 +203,7 @@ def _is_cage_exit(ending: Ending) -> bool:
     return ending.status == CAGE_EXIT << 8 and ending.log.startswith(CAGE_COMPLAINT)
 
 
-def _answer(name: str, ending: Ending, judging: _Judging, limit: float) -> GraderAnswer:
+def _answer(name: str, ending: Ending, judging: _Judging, limit: float, judge: str) -> GraderAnswer:
     kind, error = "error", None
     answer: Mapping[str, Any] = {}
     if judging.kind is not None and ending.end == "stopped":
@@ -199,12 +212,12 @@ def _answer(name: str, ending: Ending, judging: _Judging, limit: float) -> Grade
         kind, answer = "answered", ending.said["answer"]
     elif ending.end == "said":
         error = str(ending.said["error"])
+    elif ending.end == "limit" and ending.in_llm and judging.is_away(limit):
+        kind, error = "judge_unavailable", judging.trouble
     else:
-        error = end_sentence(ending, limit)
-        # S24, S26: the limit is the judge's trouble where the judge was being waited for, or took most of the time.
-        if ending.end == "limit" and (ending.in_llm or ending.llm_ms * 2 > ending.ms):
-            kind = "judge_unavailable"
-            error += f": {judging.trouble}" if judging.trouble else ""
+        error = end_sentence(ending, limit, judge)
+        if ending.end == "limit" and ending.in_llm and judging.trouble:
+            error += f"; before that it failed: {judging.trouble}"
     return GraderAnswer(
         name=name,
         kind=kind,

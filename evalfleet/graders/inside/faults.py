@@ -32,8 +32,8 @@ class NoSuchFunction(Exception):
     pass
 
 
-class IsAsync(Exception):
-    pass
+class NoGrader(Exception):
+    """`args`: the name, and why what it holds is none."""
 
 
 class Where:
@@ -56,8 +56,8 @@ def sentence(error: BaseException, where: Where) -> str:
         return f"there is no {where.shown}"
     if isinstance(error, NoSuchFunction):
         return f"AttributeError: {where.shown} has no public function {error.args[0]!r}"
-    if isinstance(error, IsAsync):
-        return f"{where.shown}: {error.args[0]} is an `async def`; a grader is a plain function"
+    if isinstance(error, NoGrader):
+        return f"{where.shown}: {error.args[0]} {error.args[1]}"
     if isinstance(error, answers.Malformed):
         return str(error)
     if isinstance(error, SystemExit):
