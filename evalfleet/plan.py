@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -183,7 +183,8 @@ class PlannedGraders:
     """`digest` names the bundle; `env` holds names, never values; `judge`: `t.llm` has somebody to ask (S28).
 
     `version`: a digest of the graders alone, without the rest of the tree in the bundle, which is what a suite's version
-    pins (S10); `judge_address`: where `t.llm` ends up, for sentences; `asking`: graders that may call it (S26)."""
+    pins (S10); `judge_address`: where `t.llm` ends up, for sentences; `asking`: the graders that may call it (S26), None
+    where that is not known."""
 
     digest: str
     python: str | None
@@ -193,7 +194,11 @@ class PlannedGraders:
     judge: bool
     version: str = ""
     judge_address: str = ""
-    asking: tuple[str, ...] = ()
+    asking: tuple[str, ...] | None = None
+
+    def may_ask(self, names: Iterable[str]) -> bool:
+        """Whether one of these graders may call `t.llm`."""
+        return any(self.asking is None or name in self.asking for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +366,7 @@ class Plan:
                 "judge": self.graders.judge,
                 "version": self.graders.version,
                 "judge_address": self.graders.judge_address,
-                "asking": list(self.graders.asking),
+                "asking": None if self.graders.asking is None else list(self.graders.asking),
             },
             "timeout": self.timeout,
             "quarantine": [entry.to_json() for entry in self.quarantine],
@@ -458,9 +463,9 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
             network=graders["network"],
             memory_mb=graders["memory_mb"],
             judge=graders["judge"],
-            version=graders["version"],
-            judge_address=graders["judge_address"],
-            asking=tuple(graders["asking"]),
+            version=graders.get("version", graders["digest"]),
+            judge_address=graders.get("judge_address", ""),
+            asking=None if graders.get("asking") is None else tuple(graders["asking"]),
         ),
         timeout=document.get("timeout"),
         quarantine=tuple(map(Quarantine.from_json, document.get("quarantine") or ())),

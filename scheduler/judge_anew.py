@@ -15,16 +15,16 @@ from evalfleet.artifact import FolderResults, Result, finish, open_artifact
 from evalfleet.contract.client import Client
 from evalfleet.errors import UsageError
 from evalfleet.evidence import AttemptKey
-from evalfleet.graders.bundle import Bundle, build_bundle, remove_unpacked, unpack
-from evalfleet.graders.check import resolve_python
+from evalfleet.graders.bundle import Bundle, remove_unpacked, unpack
 from evalfleet.ledger import Progress
 from evalfleet.plan import Plan, PlannedGraders
 from evalfleet.quarantine import Quarantine
 from evalfleet.settings import Settings
-from evalfleet.tree import TreeConfig
+from evalfleet.tree import TreeConfig, harness_files
 from scheduler.anew import NewArtifact, as_ours, plan_anew
 from scheduler.changes import ChangeCounter
 from scheduler.evaluate import Options
+from scheduler.prepare import bundle_of, planned_graders
 from scheduler.record import Server, cancel, check_runs, create_evaluations, record, server_of
 from scheduler.regrade import Regrading, Reporter, check_today, grader_pool
 from scheduler.score import Rescored, Today, all_lines, recorded, set_against
@@ -92,11 +92,8 @@ def _todays_graders(config: TreeConfig, today: Today, plan: Plan) -> tuple[Bundl
     names = check_today(config, today, plan)
     if not names:
         raise UsageError("--regrade: none of the scenarios that can be judged calls a grader")
-    bundle = build_bundle(config.root, names, config.graders.files)
-    table = config.graders
-    judge = plan.target.base_url is not None or config.judge is not None
-    python = resolve_python(table.python, config.root)
-    return bundle, PlannedGraders(bundle.digest, python, table.env, table.network, table.memory_mb, judge)
+    bundle = bundle_of(config, names, harness_files(config))
+    return bundle, planned_graders(config, names, bundle, plan.target)
 
 
 def _opened(

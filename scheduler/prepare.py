@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from evalfleet.checks.case import Case, load_suite, parse_case
+from evalfleet.checks.case import load_suite, parse_case
 from evalfleet.checks.duration import seconds_of
 from evalfleet.credentials import url_variable
 from evalfleet.errors import UsageError
 from evalfleet.graders.bundle import Bundle, build_bundle
-from evalfleet.graders.check import resolve_python
+from evalfleet.graders.check import asking, resolve_python
 from evalfleet.money import read_amount
 from evalfleet.plan import Limits, Plan, PlannedGraders, PlannedTarget
 from evalfleet.results import results_store
 from evalfleet.settings import Settings
-from evalfleet.tree import TreeConfig, find_tree, read_tree_version
+from evalfleet.tree import TreeConfig, find_tree
 from evalfleet.treeconfig import OpenAIHarness
 from scheduler.compare import Baseline, FailOn, asked_baseline
 from scheduler.pins import Pin, file_digests
@@ -132,8 +132,9 @@ def prepare(
         by_ast=by_ast or no_graders,
     )
     found.raise_if_refused()
-    config = found.config
+    config, version = found.config, found.version
     assert config is not None
+    assert version is not None
     if limits.budget is not None and not on_target:
         _check_counts(config)
     draft = next((case for case in found.cases if case.file == DRAFTS_FILE), None)
@@ -141,25 +142,19 @@ def prepare(
     selection = select(
         cases, words, root=config.root, drafts=draft, trials=trials, timeout=timeout, deselect=deselect, only=only
     )
-    bundle = _bundle(config, selection.cases)
-    graders = None
-    if bundle is not None:
-        graders = PlannedGraders(
-            digest=bundle.digest,
-            python=resolve_python(config.graders.python, config.root),
-            env=config.graders.env,
-            network=config.graders.network,
-            memory_mb=config.graders.memory_mb,
-            judge=on_target or config.judge is not None,
-        )
+    target = _target(config, settings, on_target=on_target)
+    bundle = graders = None
+    names = {grader.name for case in selection.cases for scenario in case.scenarios for grader in scenario.graders}
+    if names:
+        bundle = bundle_of(config, names, version.files)
+        graders = planned_graders(config, names, bundle, target)
     if commit is not None and not (on_target and re.fullmatch(r"[0-9a-f]{40}", commit)):
         raise UsageError(f"--commit takes 40 hex digits and goes with --target only, not {commit!r}")
     older = asked_baseline(baseline, fail_on, results_store(results or config.results_folder), config.root)
-    version = read_tree_version(config)
     plan, pin = build_plan(
         config,
         selection,
-        target=_target(config, settings, on_target=on_target),
+        target=target,
         commit=commit or version.commit,
         graders=graders,
         created_at=datetime.now(UTC),
@@ -205,12 +200,30 @@ def _check_counts(config: TreeConfig) -> None:
         raise UsageError("--budget needs [harness.openai] price: without it no run has an amount")
 
 
-def _bundle(config: TreeConfig, cases: Sequence[Case]) -> Bundle | None:
-    """The graders that the selection calls, None where it calls none."""
-    names = {grader.name for case in cases for scenario in case.scenarios for grader in scenario.graders}
-    if not names:
-        return None
-    return build_bundle(config.root, names, config.graders.files)
+def bundle_of(config: TreeConfig, names: Collection[str], harness: Sequence[str]) -> Bundle:
+    """The graders with these names, and the tree that they judge. `harness`: its files."""
+    return build_bundle(config.root, names, config.graders.files, harness=harness, results=config.results_folder)
+
+
+def planned_graders(config: TreeConfig, names: Collection[str], bundle: Bundle, target: PlannedTarget) -> PlannedGraders:
+    """What a plan says of them."""
+    table = config.graders
+    return PlannedGraders(
+        digest=bundle.digest,
+        python=resolve_python(table.python, config.root),
+        env=table.env,
+        network=table.network,
+        memory_mb=table.memory_mb,
+        judge=target.base_url is not None or config.judge is not None,
+        version=bundle.version,
+        judge_address=judge_address(config, target),
+        asking=asking(config.root, names),
+    )
+
+
+def judge_address(config: TreeConfig, target: PlannedTarget) -> str:
+    """Where `t.llm` ends up: the platform, or the endpoint that `[judge]` names; "" for nowhere."""
+    return target.base_url or ("" if config.judge is None else config.judge.base_url)
 
 
 def _target(config: TreeConfig, settings: Settings, *, on_target: bool) -> PlannedTarget:

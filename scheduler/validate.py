@@ -27,11 +27,12 @@ from evalfleet.errors import (
     UnfitHost,
     UsageError,
 )
-from evalfleet.graders.check import check_graders, check_graders_by_ast
+from evalfleet.graders.check import GraderProblem, check_graders, check_graders_by_ast
+from evalfleet.graders.rest import rest_of
 from evalfleet.plan import PlannedTarget
 from evalfleet.server.drivers import make_driver
 from evalfleet.settings import Settings
-from evalfleet.tree import CONFIG_FILE, TreeConfig, read_tree_config
+from evalfleet.tree import CONFIG_FILE, TreeConfig, TreeVersion, read_tree_config, read_tree_version
 from scheduler.plan import build_plan
 from scheduler.select import select
 
@@ -41,7 +42,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """`config` None: the settings file itself is refused. `problems` are in the case files, `errors` elsewhere."""
+    """`config` None: the settings file itself is refused. `problems` are in the case files, `errors` elsewhere.
+    `version` None: the harness's files could not be read."""
 
     root: Path
     config: TreeConfig | None
@@ -49,6 +51,7 @@ class Validation:
     warnings: tuple[CaseProblem, ...]
     problems: tuple[CaseProblem, ...]
     errors: tuple[EvalfleetError, ...]
+    version: TreeVersion | None = None
 
     @property
     def ok(self) -> bool:
@@ -149,12 +152,15 @@ def validate(
         errors.append(_no_cases(root))
     whole = loaded if drafts is None else _with_drafts(loaded, drafts)
     problems = list(whole.problems)
+    version = None
     if config is not None:
+        version = _caught(errors, lambda: read_tree_version(config))
         if whole.cases and not problems:  # a refused file's case would look like a name that matches nothing
             draft = drafts.cases[0] if drafts is not None and drafts.cases else None
             _caught(errors, lambda: _check_selection(config, loaded.cases, words, deselect, draft))
         if whole.grader_places():
-            _caught(errors, lambda: problems.extend(look_at_graders(config, whole, import_them=import_graders)))
+            files = version.files if version is not None else ()
+            _caught(errors, lambda: problems.extend(look_at_graders(config, whole, files, import_them=import_graders)))
         if target:
             _caught(errors, lambda: check_target(config, environment))
         else:
@@ -163,7 +169,10 @@ def validate(
         if whole.cases and not problems:
             _caught(errors, lambda: check_quarantine(config, whole.cases, of_suite=suite is not None))
     over = [] if config is None else quarantines_over(config, datetime.now(UTC).date())
-    return Validation(root, config, whole.cases, (*whole.warnings, *over), tuple(problems), tuple(errors))
+    if config is not None and version is not None and whole.grader_places():
+        _caught(errors, lambda: over.extend(what_graders_miss(config, version.files)))
+    warnings = (*whole.warnings, *over)
+    return Validation(root, config, whole.cases, warnings, tuple(problems), tuple(errors), version)
 
 
 def _caught(errors: list[EvalfleetError], look: Callable[[], T]) -> T | None:
@@ -189,15 +198,15 @@ def _no_cases(root: Path) -> UsageError:
     return UsageError(f"{root / CASES_FOLDER} holds no case (a .yaml file); `evalfleet init` writes a first one")
 
 
-def look_at_graders(config: TreeConfig, cases: LoadedCases, *, import_them: bool = True) -> list[CaseProblem]:
-    """A problem at the case's line for each grader that cannot be called (S6). GraderRefused, UnfitHost: none can."""
+def look_at_graders(
+    config: TreeConfig, cases: LoadedCases, harness: Sequence[str] = (), *, import_them: bool = True
+) -> list[CaseProblem]:
+    """A problem at the case's line for each grader that cannot be called (S6). `harness`: its files. GraderRefused,
+    UnfitHost: none can."""
     names = cases.grader_places()
     places = {str(place): place for _, place in names}
     asked = [(name, str(place)) for name, place in names]
-    if import_them:
-        found = check_graders(config.root, asked, config.graders)
-    else:
-        found = check_graders_by_ast(config.root, asked)
+    found = look(config, asked, harness) if import_them else check_graders_by_ast(config.root, asked)
     pointers = cases.pointers() if found else {}
     return [
         CaseProblem(
@@ -209,6 +218,17 @@ def look_at_graders(config: TreeConfig, cases: LoadedCases, *, import_them: bool
         )
         for problem in found
     ]
+
+
+def look(config: TreeConfig, asked: Sequence[tuple[str, str]], harness: Sequence[str]) -> list[GraderProblem]:
+    """Import the graders with these names, each with its place, in the copy of the tree that their calls get."""
+    return check_graders(config.root, asked, config.graders, harness=harness, results=config.results_folder)
+
+
+def what_graders_miss(config: TreeConfig, harness: Sequence[str]) -> list[CaseProblem]:
+    """A warning where the tree is too large to be copied for its graders (S28)."""
+    rest = rest_of(config.root, harness, config.results_folder)
+    return [CaseProblem(Place(CONFIG_FILE, 1, 1), rest.left_out)] if rest.left_out else []
 
 
 def _source_line(root: Path, place: Place) -> str:

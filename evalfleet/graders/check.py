@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evalfleet.checks.near import did_you_mean
-from evalfleet.graders.bundle import GRADERS_FOLDER, build_bundle, remove_unpacked, unpack
+from evalfleet.graders.bundle import GRADERS_FOLDER, Bundle, build_bundle, remove_unpacked, unpack
 from evalfleet.graders.cage import Cage, CageLost, Ending, GraderSettings
 from evalfleet.graders.ending import end_sentence
 from evalfleet.graders.inside.names import Text, read_text
@@ -68,16 +68,24 @@ def resolve_python(python: str | None, root: Path) -> str | None:
 
 
 def check_graders(
-    root: Path, names: Sequence[tuple[str, str]], config: GradersTable, *, limit: float = IMPORT_SECONDS
+    root: Path,
+    names: Sequence[tuple[str, str]],
+    config: GradersTable,
+    *,
+    harness: Sequence[str] = (),
+    results: Path | None = None,
+    limit: float = IMPORT_SECONDS,
 ) -> list[GraderProblem]:
-    """One problem for each (name, place) of `names` that cannot be called, in their order. `limit`: seconds for each
-    file's import. Not to be called on an event loop.
+    """One problem for each (name, place) of `names` that cannot be called, in their order. `harness`, `results` as for
+    `build_bundle`: a file's import sees what its calls will. `limit`: seconds for each. Not to be called on an event loop.
 
     Raises GraderRefused (the bundle cannot be made: see `build_bundle`), UnfitHost (no such interpreter)."""
     stems = _stems(names)
     present = [stem for stem in stems if (root / GRADERS_FOLDER / f"{stem}.py").is_file()]
-    seen = asyncio.run(_import_all(root, present, config, limit)) if present else {}
-    return _problems(root, names, seen)
+    if not present:
+        return _problems(root, names, {})
+    bundle = build_bundle(root, (), config.files, harness=harness, results=results)
+    return _problems(root, names, asyncio.run(_import_all(root, present, config, bundle, limit)))
 
 
 def check_graders_by_ast(root: Path, names: Sequence[tuple[str, str]]) -> list[GraderProblem]:
@@ -123,8 +131,9 @@ def _with_near(sentence: str, name: str, known: Sequence[str], what: str) -> str
     return f"{sentence}; {what} there: {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
 
 
-async def _import_all(root: Path, stems: Sequence[str], config: GradersTable, limit: float) -> dict[str, _Seen]:
-    bundle = build_bundle(root, (), config.files)
+async def _import_all(
+    root: Path, stems: Sequence[str], config: GradersTable, bundle: Bundle, limit: float
+) -> dict[str, _Seen]:
     settings = GraderSettings(resolve_python(config.python, root), config.env, config.network, config.memory_mb)
     with tempfile.TemporaryDirectory(prefix="evalfleet-check-") as folder:
         copy = unpack(bundle.data, bundle.digest, Path(folder) / "bundle")

@@ -190,6 +190,13 @@ class GraderPool:
             if cage is not None:
                 await cage.aclose()
 
+    async def drop(self, folder: Path) -> None:
+        """End the cages of an unpacked bundle, of which no call is under way."""
+        for key in [key for key in self._slots if key[0] == folder]:
+            cage = self._slots.pop(key).cage
+            if cage is not None:
+                await cage.aclose()
+
     async def aclose(self) -> None:
         """End every grader and every cage. Calls under way raise."""
         self._closed = True

@@ -96,7 +96,7 @@ def test_a_grader_that_was_fixed_changes_the_verdict_in_a_new_artifact(place: Pl
 
     new = open_artifact(place.store, anew.plan.artifact)
     assert (new.plan.id != SUBMISSION, new.plan.rescored_from) == (True, SUBMISSION)
-    assert place.store.exists(f"{new.name}/graders.tar")
+    assert place.store.exists(f"{new.name}/graders.tar.gz")
     assert new.plan.graders is not None
     lines = sorted(new.lines(), key=lambda one: int(one["trial"]))
     assert [one["run_id"] for one in lines] == ["run_tone_a_0", "run_tone_a_1"], "the runs are the same"
@@ -195,7 +195,7 @@ async def outcomes(place: Place, count: int, kinds: Kinds) -> tuple[list[str], s
     calls = 0
 
     def grader_for(_line: Mapping[str, Any]) -> Any:
-        async def call(name: str, _case: Any, _run: Any) -> GraderAnswer:
+        async def call(name: str, _case: Any, _run: Any, _about: Any) -> GraderAnswer:
             nonlocal calls
             kind = kinds(calls)
             calls += 1

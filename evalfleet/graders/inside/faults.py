@@ -127,7 +127,7 @@ def _hint(error: BaseException, where: Where, in_environ: bool) -> str:
         if where.cages["network_closed"] and (one.errno in _NETWORK_ERRNOS or type(one).__name__ == "gaierror"):
             return "; graders have no network, `network = true` under [graders] opens it"
         if one.errno == errno.ENOENT and not os.path.isabs(str(one.filename or "/")):
-            return "; graders see evals/graders/ and the globs in `files` under [graders]"
+            return "; graders see evals/, the harness's files, and the globs in `files` under [graders]"
         if one.errno in (errno.EROFS, errno.EACCES) and one.filename:
             return "; the tree is a read-only copy, tempfile.gettempdir() is a folder to write in"
         if one.errno == errno.EMFILE:

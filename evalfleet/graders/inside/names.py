@@ -52,6 +52,7 @@ def read_text(source: bytes, file: str) -> Text:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             _imports(text, statement)
             continue
+        found: dict[str, str | None]
         if isinstance(statement, ast.AsyncFunctionDef):
             found = {statement.name: IS_ASYNC}
         elif isinstance(statement, ast.ClassDef):
