@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -196,10 +196,6 @@ class PlannedGraders:
     judge_address: str = ""
     asking: tuple[str, ...] | None = None
 
-    def may_ask(self, names: Iterable[str]) -> bool:
-        """Whether one of these graders may call `t.llm`."""
-        return any(self.asking is None or name in self.asking for name in names)
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -247,6 +243,11 @@ class Plan:
         wanted = [p.wants(conversation.trial) for p in planned]
         last = max((index for index, wants in enumerate(wanted) if wants), default=-1)
         return [Step(index, wanted[index]) for index in range(last + 1)]
+
+    def may_ask(self, scenario: Scenario) -> bool:
+        """Whether a grader of the scenario may call `t.llm` (S26)."""
+        asking = None if self.graders is None else self.graders.asking
+        return any(asking is None or grader.name in asking for grader in scenario.graders)
 
     def attempts(self, conversation: Conversation) -> list[Attempt]:
         """The scored scenarios of a conversation, in file order."""

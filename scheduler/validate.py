@@ -27,14 +27,14 @@ from evalfleet.errors import (
     UnfitHost,
     UsageError,
 )
-from evalfleet.graders.check import GraderProblem, check_graders, check_graders_by_ast
+from evalfleet.graders.check import GraderProblem, asking, check_graders, check_graders_by_ast
 from evalfleet.graders.rest import rest_of
 from evalfleet.plan import PlannedTarget
 from evalfleet.server.drivers import make_driver
 from evalfleet.settings import Settings
 from evalfleet.tree import CONFIG_FILE, TreeConfig, TreeVersion, read_tree_config, read_tree_version
 from scheduler.plan import build_plan
-from scheduler.select import select
+from scheduler.select import Selection, select
 
 CASES_FOLDER = "evals/cases"
 T = TypeVar("T")
@@ -157,7 +157,9 @@ def validate(
         version = _caught(errors, lambda: read_tree_version(config))
         if whole.cases and not problems:  # a refused file's case would look like a name that matches nothing
             draft = drafts.cases[0] if drafts is not None and drafts.cases else None
-            _caught(errors, lambda: _check_selection(config, loaded.cases, words, deselect, draft))
+            chosen = _caught(errors, lambda: _check_selection(config, loaded.cases, words, deselect, draft))
+            if chosen is not None and import_graders and not target:
+                _caught(errors, lambda: check_judge(config, chosen, environment))
         if whole.grader_places():
             files = version.files if version is not None else ()
             _caught(errors, lambda: problems.extend(look_at_graders(config, whole, files, import_them=import_graders)))
@@ -241,16 +243,34 @@ def _source_line(root: Path, place: Place) -> str:
 
 def _check_selection(
     config: TreeConfig, cases: Sequence[Case], words: Sequence[str], deselect: Sequence[str], draft: Case | None
-) -> None:
-    """A plan of it, thrown away: the words match, and no group is over the API's limits (A11)."""
+) -> Selection:
+    """What is chosen. A plan of it, thrown away: the words match, and no group is over the API's limits (A11)."""
+    chosen = select(cases, words, root=config.root, drafts=draft, deselect=deselect)
     build_plan(
         config,
-        select(cases, words, root=config.root, drafts=draft, deselect=deselect),
+        chosen,
         target=PlannedTarget(None, "", None, ""),
         commit="",
         graders=None,
         created_at=datetime.now(UTC),
     )
+    return chosen
+
+
+def check_judge(config: TreeConfig, chosen: Selection, environment: Mapping[str, str]) -> None:
+    """ConfigError where a chosen scenario calls a grader that may ask the judge, and the key that `[judge]` names is
+    not set: else each of them would say so, after its run was paid for (S26)."""
+    from evalfleet.server.judge import Judge  # one that is not asked here, for most trees have none
+
+    names = {
+        grader.name
+        for case in chosen.cases
+        for scenario in case.scenarios
+        if case_key(case.name, scenario.id) in chosen.chosen
+        for grader in scenario.graders
+    }
+    if config.judge is not None and asking(config.root, names):
+        Judge(config.judge, environ=environment).check()
 
 
 def check_harness(config: TreeConfig, environment: Mapping[str, str]) -> None:

@@ -70,7 +70,8 @@ class Grading:
             return
         mine, next_step = True, None
         try:
-            blob = self.crew.ledger.claim_grade(submission, attempt, self.crew.heart.incarnation)
+            asks = plan.may_ask(plan.scenario(attempt))
+            blob = self.crew.ledger.claim_grade(submission, attempt, self.crew.heart.incarnation, asks=asks)
             mine = blob is not None
             if blob is not None:
                 names = {"case": plan.cases[attempt.case].name, "scenario": plan.scenario(attempt).id}
@@ -178,7 +179,9 @@ class Grading:
         digest = plan.graders.digest
         self._calls[digest] += 1
         try:
-            bundle = self._bundles.get(digest) or await asyncio.to_thread(self._bundle, plan)
+            bundle = self._bundles.get(digest)
+            if bundle is None:
+                bundle = await asyncio.to_thread(self._bundle, plan)
             self._bundles.move_to_end(digest)
             await self._drop_copies(self._pool)
             return await self._pool.grade(bundle, config, name, case, run, judge_call, about=about, judge=judge)

@@ -494,7 +494,7 @@ async def test_s26_ten_in_a_row_pause_grading_with_one_message_and_use_up_nobody
     assert len(stage.ledger.snapshot(stage.plan.id).plays) == 12
     said = [r.getMessage() for r in caplog.records if "in a row" in r.getMessage()]
     assert said == [
-        f"{JUDGE_ROW} gradings in a row had no judge; grading pauses: judge_unavailable: 503 from the judge"
+        f"{JUDGE_ROW} gradings in a row had no judge; grading pauses: judge_unavailable: g.ok: 503 from the judge"
     ]
     kinds[0] = "answered"
     await stage.grade(attempts[0])
