@@ -138,6 +138,7 @@ import json
 from evals.graders.base import polite, polite as kind
 from evals.graders.base import *
 from functools import reduce
+from .base import polite as near
 from typing import NamedTuple
 
 class Rubric: pass
@@ -190,6 +191,7 @@ CALL_BASE = "is only imported there, from evals.graders.base; a grader is called
 REFUSED = {
     "polite": CALL_BASE + "polite",
     "kind": CALL_BASE + "polite",
+    "near": "is only imported there, from .base; a grader is called by the file that defines it: call base.polite",
     "json": "is only imported there, from json;",
     "reduce": "is only imported there, from functools;",
     "Rubric": "is a class; a grader is a function",

@@ -219,7 +219,7 @@ def _grade(request: dict[str, Any], where: faults.Where, line: _Line) -> dict[st
     why_not = names.why_not(function)
     if why_not is not None:
         raise faults.NoGrader(name, why_not)
-    value = function(tools.Tools(line, request["about"], request["run"]), request["case"], request["run"])
+    value = function(tools.Tools(line, request.get("about") or {}, request["run"]), request["case"], request["run"])
     if inspect.iscoroutine(value):
         value.close()
     return {"answer": answers.read_answer(value)}

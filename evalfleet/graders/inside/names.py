@@ -84,7 +84,8 @@ def _imports(text: Text, statement: ast.Import | ast.ImportFrom) -> None:
 
 def only_imported(module: str, name: str = "") -> str:
     """Why a name that an import brings is no grader."""
-    beside = module.rpartition("evals.graders.")[2] if module.startswith("evals.graders.") else ""
+    own = module.startswith(("evals.graders.", "."))
+    beside = module.rpartition(".")[2] if own else ""
     what = f": call {beside}.{name}" if beside and name else ""
     return f"is only imported there, from {module}; a grader is called by the file that defines it{what}"
 
