@@ -205,7 +205,9 @@ def bundle_of(config: TreeConfig, names: Collection[str], harness: Sequence[str]
     return build_bundle(config.root, names, config.graders.files, harness=harness, results=config.results_folder)
 
 
-def planned_graders(config: TreeConfig, names: Collection[str], bundle: Bundle, target: PlannedTarget) -> PlannedGraders:
+def planned_graders(
+    config: TreeConfig, names: Collection[str], bundle: Bundle, target: PlannedTarget
+) -> PlannedGraders:
     """What a plan says of them."""
     table = config.graders
     return PlannedGraders(

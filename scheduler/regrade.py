@@ -161,9 +161,7 @@ async def grader_pool(
         def grader_for(line: Mapping[str, Any]) -> Grade:
             llm = judge_for(line)
 
-            async def call(
-                name: str, case: dict[str, Any], run: dict[str, Any], about: dict[str, Any]
-            ) -> GraderAnswer:
+            async def call(name: str, case: dict[str, Any], run: dict[str, Any], about: dict[str, Any]) -> GraderAnswer:
                 return await pool.grade(folder, graders, name, case, run, llm, about=about, judge=judge)
 
             return call

@@ -23,7 +23,16 @@ from pathlib import Path, PurePosixPath
 
 from evalfleet.errors import GraderRefused, StorageError
 from evalfleet.globs import glob_pattern, reaches_into
-from evalfleet.graders.rest import MAX_REST_BYTES, NEVER, RESULTS, Member, read_member, rest_of, results_in, stays_inside
+from evalfleet.graders.rest import (
+    MAX_REST_BYTES,
+    NEVER,
+    RESULTS,
+    Member,
+    read_member,
+    rest_of,
+    results_in,
+    stays_inside,
+)
 
 GRADERS_FOLDER = "evals/graders"
 MAX_BYTES = 256 * 1024 * 1024
@@ -194,7 +203,9 @@ def _write_all(tar: tarfile.TarFile, into: Path) -> None:
         if odd or not (member.isreg() or is_link):
             raise StorageError(f"the grader bundle holds {member.name!r}, which no bundle of ours does")
         if total > MAX_UNPACKED:
-            raise StorageError(f"the grader bundle holds over {MAX_UNPACKED // 2**20} MiB, which no bundle of ours does")
+            raise StorageError(
+                f"the grader bundle holds over {MAX_UNPACKED // 2**20} MiB, which no bundle of ours does"
+            )
         target = into.joinpath(*parts)
         target.parent.mkdir(parents=True, exist_ok=True)
         if is_link:

@@ -187,7 +187,9 @@ except ImportError:
 globals()["dynamic"] = lambda t, case, run: True
 """
 THREE = "it is called with three arguments: t, case, run"
-CALL_BASE = "is only imported there, from evals.graders.base; a grader is called by the file that defines it: call base."
+CALL_BASE = (
+    "is only imported there, from evals.graders.base; a grader is called by the file that defines it: call base."
+)
 REFUSED = {
     "polite": CALL_BASE + "polite",
     "kind": CALL_BASE + "polite",

@@ -414,7 +414,10 @@ JUDGE = "http://judge.test/v1"
 def judged(ledger: Ledger) -> Scene:
     """Twenty trials of a scenario whose grader may ask the judge, and twenty of one whose grader does not."""
     expect = [{"grader": {"name": "g.asks"}}], [{"grader": {"name": "g.counts"}}]
-    rows = {"judged": [scenario("a", trials=20, expect=expect[0])], "plain": [scenario("b", trials=20, expect=expect[1])]}
+    rows = {
+        "judged": [scenario("a", trials=20, expect=expect[0])],
+        "plain": [scenario("b", trials=20, expect=expect[1])],
+    }
     graders = PlannedGraders(
         "sha256:0", None, (), network=False, memory_mb=64, judge=True, judge_address=JUDGE, asking=("g.asks",)
     )
