@@ -182,9 +182,9 @@ class PlannedEvaluation:
 class PlannedGraders:
     """`digest` names the bundle; `env` holds names, never values; `judge`: `t.llm` has somebody to ask (S28).
 
-    `version`: a digest of the graders alone, without the rest of the tree in the bundle, which is what a suite's version
-    pins (S10); `judge_address`: where `t.llm` ends up, for sentences; `asking`: the graders that may call it (S26), None
-    where that is not known."""
+    `version`: a digest of the graders alone, without the rest of the tree in the bundle, which is what a suite's
+    version pins (S10); `judge_address`: where `t.llm` ends up, for sentences; `asking`: the graders that may call it
+    (S26), None where that is not known."""
 
     digest: str
     python: str | None

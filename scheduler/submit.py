@@ -147,8 +147,8 @@ def _with_artifact(
 
 
 def put_bundle(store: ResultsStore, plan: Plan, bundle: Bundle | None) -> None:
-    """The graders, by digest, beside the plan that names them. One that is gone on with keeps its own: what no pin holds
-    of the tree (a case that it does not play) may have changed since."""
+    """The graders, by digest, beside the plan that names them. One that is gone on with keeps its own: what no pin
+    holds of the tree (a case that it does not play) may have changed since."""
     if bundle is None or plan.graders is None:
         return
     path = f"{plan.artifact}/{GRADERS_FILE}"

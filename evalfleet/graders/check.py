@@ -1,8 +1,8 @@
 """Can every grader that a case names be called? (S6)
 
 Asked before anything runs. `check_graders` imports each file in the cage, on the graders' own interpreter, within 10 s:
-never in our process. `check_graders_by_ast` only reads them, for a machine without the graders' environment. What a name
-has to hold is in `inside/names.py` for both. `asking` says which graders may call t.llm, by their text.
+never in our process. `check_graders_by_ast` only reads them, for a machine without the graders' environment. What a
+name has to hold is in `inside/names.py` for both. `asking` says which graders may call t.llm, by their text.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def check_graders(
     limit: float = IMPORT_SECONDS,
 ) -> list[GraderProblem]:
     """One problem for each (name, place) of `names` that cannot be called, in their order. `harness`, `results` as for
-    `build_bundle`: a file's import sees what its calls will. `limit`: seconds for each. Not to be called on an event loop.
+    `build_bundle`: a file's import sees what its calls will. `limit`: seconds for each. Not for an event loop.
 
     Raises GraderRefused (the bundle cannot be made: see `build_bundle`), UnfitHost (no such interpreter)."""
     stems = _stems(names)

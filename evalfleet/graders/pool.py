@@ -135,8 +135,8 @@ class GraderPool:
         about: Mapping[str, Any] | None = None,
         judge: str = "the judge",
     ) -> GraderAnswer:
-        """One call of the grader `name` ("file.function") in the unpacked bundle. `case` and `run` by S27; `about`: what
-        `t` knows of the trial (`judging.about`); `judge`: who answers `llm`, for sentences.
+        """One call of the grader `name` ("file.function") in the unpacked bundle. `case` and `run` by S27; `about`:
+        what `t` knows of the trial (`judging.about`); `judge`: who answers `llm`, for sentences.
 
         Everything a grader does comes back as a value. Raises UnfitHost only where this host lost the cage twice: the
         attempt is then nobody's failure, and may be graded elsewhere. When cancelled, the grader is killed."""

@@ -57,7 +57,7 @@ def rest_of(root: Path, harness: Iterable[str], results: Path | None = None) -> 
         return Rest(
             (),
             f"graders do not see the harness's files and the rest of evals/: these are {total / 2**20:.1f} MiB, "
-            f"{MAX_REST_BYTES // 2**20} fit (the largest is {largest}); name what graders read in `files` under [graders]",
+            f"{MAX_REST_BYTES >> 20} fit (the largest is {largest}); name what graders read in `files` under [graders]",
         )
     return Rest(tuple(sorted(sizes)))
 

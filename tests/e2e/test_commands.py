@@ -114,8 +114,8 @@ def raises(t, case, run):
 
 def reads(t, case, run):
     with open("agent.py") as agent, open("evals/cases/talk.yaml") as case_file:
-        words = [turn["text"] for turn in t.history if turn["role"] == "user"]
-        return {"pass": bool(agent.read()) and case["id"] in case_file.read() and words == case["user"], "why": t.run_id}
+        said = [turn["text"] for turn in t.history if turn["role"] == "user"] == case["user"]
+        return {"pass": bool(agent.read()) and case["id"] in case_file.read() and said, "why": t.run_id}
 """
 
 
@@ -162,8 +162,9 @@ def judge() -> Iterator[JudgeStub]:
 
 
 def test_graders_and_a_judge(tree: Tree, judge: JudgeStub) -> None:
-    """S24–S26. A key that is not set is told once, before anything runs (item 23); a refused key is the operator's: grading stops, exit 3, and nothing is recorded; with the right one the
-    same command goes on, and the judge's tokens are told apart from the spend."""
+    """S24–S26. A key that is not set is told once, before anything runs (item 23). A refused one is the operator's:
+    grading stops, exit 3, and nothing is recorded; with the right one the same command goes on, and the judge's tokens
+    are told apart from the spend."""
     tree.case("talk", JUDGED)
     tree.grader("quality", QUALITY)
     url = f"http://127.0.0.1:{judge.server_port}/v1"

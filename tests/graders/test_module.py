@@ -198,7 +198,10 @@ def test_s27_t_has_the_run_id_and_the_history_of_the_scenario_as_the_platform_gi
         ),
         ("tool", "t.tool is the platform's, and a self-hosted harness has none; t has llm("),
         ("unheard", "t.llms is not there; t has llm(prompt, model=None), run_id and history"),
-        ("rewind", "t.history has no 'rewind': a self-hosted harness's history is a list to read, with tail(n), tags"),
+        (
+            "rewind",
+            "t.history has no 'rewind': a self-hosted harness has a list to read, with tail(n), tags, get(tag)",
+        ),
     ],
 )
 def test_s27_what_a_self_hosted_harness_has_not_is_said_in_one_sentence(

@@ -1,5 +1,5 @@
-"""A worker grades what a real server has played, with real graders and a judge on a socket: whose trouble a judge is that
-says nothing (S26 amended), what a grader sees of the tree (S28 amended), and what `t` knows (S27)."""
+"""A worker grades what a real server has played, with real graders and a judge on a socket: whose trouble a silent
+judge is (S26 amended), what a grader sees of the tree (S28 amended), and what `t` knows (S27)."""
 
 from __future__ import annotations
 
@@ -196,5 +196,5 @@ async def test_s28_copies_of_trees_that_nobody_uses_are_removed(
             assert record(stage)["outcome"] == "passed"
         grading = stage.crew.grading
         assert grading._folder is not None
-        (kept,) = Path(grading._folder.name).iterdir()
+        (kept,) = Path(grading._folder.name).iterdir()  # noqa: ASYNC240 - nothing else runs
         assert list(grading._bundles.values()) == [kept]

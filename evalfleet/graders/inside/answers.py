@@ -49,8 +49,8 @@ def describe(value: Any) -> str:
 
 
 def read_answer(value: Any) -> dict[str, Any]:
-    """`{"pass": bool, "score": float | None, "why": str | None}`; Malformed otherwise. A score of another kind of number
-    (Decimal, Fraction, numpy's) becomes the nearest float; a `why` that is no text becomes its `str`."""
+    """`{"pass": bool, "score": float | None, "why": str | None}`; Malformed otherwise. A score of another kind of
+    number (Decimal, Fraction, numpy's) becomes the nearest float; a `why` that is no text becomes its `str`."""
     if type(value) is bool:
         return {"pass": value, "score": None, "why": None}
     if not isinstance(value, Mapping):

@@ -2,15 +2,16 @@
 
 It walls itself in (descriptors, limits, privileges), waits for its one request, imports the one file as the module that
 it is (`evals.graders.<file>`), calls the one function with fresh copies and a `t`, and says one document on its private
-line. Nothing here returns: the process ends. No code of a grader's has run in it before, nor in what it was forked from.
+line. Nothing here returns: the process ends. No code of a grader's has run in it before, nor in what it was forked
+from.
 
 Hears its request, `{"op", "file", "function", "case", "run", "about", "memory_mb"}`. Says: `{"answer": {...}}`,
-`{"error": sentence}`, `{"graders": [name, ...], "refused": {name: why}}` (the S6 check), or `{"llm": {"prompt", "model"}}`
-and then waits for `{"text", "tokens"}`.
+`{"error": sentence}`, `{"graders": [name, ...], "refused": {name: why}}` (the S6 check), or
+`{"llm": {"prompt", "model"}}` and then waits for `{"text", "tokens"}`.
 """
 
 # Plain calls: a path object for each name is memory that every forked call would pay for again.
-# ruff: noqa: PTH113, PTH118
+# ruff: noqa: PTH113, PTH118, PTH120
 from __future__ import annotations
 
 import contextlib
@@ -161,7 +162,7 @@ def _limit(what: int, most: int) -> None:
 
 
 def _load(where: faults.Where) -> ModuleType:
-    """The file as an import of it by another grader gives it, and no second copy: `json.py` is `evals.graders.json` here
+    """The file as an import of it by another grader gives it, and no second copy: `json.py` is `evals.graders.json`
     and hides nobody's `json` (F06)."""
     if not os.path.isfile(where.file):
         raise faults.NoSuchFile

@@ -1,8 +1,8 @@
 """Which names of a grader's file can a case call? (S6)
 
 Read from the text (`read_text`), on a machine that has not the graders' environment, and from what the file became when
-it was imported (`why_not`). How a name is bound is seen in the text alone: an import brings a name and makes no grader of
-it, while a decorator without `functools.wraps` gives a function another module's name.
+it was imported (`why_not`). How a name is bound is seen in the text alone: an import brings a name and makes no grader
+of it, while a decorator without `functools.wraps` gives a function another module's name.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _assigned(statement: ast.stmt) -> dict[str, str | None]:
     if isinstance(value, _NO_FUNCTION) and all(isinstance(target, ast.Name) for target in targets):
         return {}
     why_not = _why_not_these(value.args) if isinstance(value, ast.Lambda) else None
-    return {name: why_not for name in names}
+    return dict.fromkeys(names, why_not)
 
 
 def _why_not_these(arguments: ast.arguments) -> str | None:
@@ -139,7 +139,7 @@ def why_not(value: Any) -> str | None:
     """Why what a name holds is no grader, None where it may be one."""
     if isinstance(value, type):
         return IS_CLASS
-    called = (value, getattr(type(value), "__call__", None))
+    called = (value, getattr(type(value), "__call__", None))  # noqa: B004 - what it is, not whether
     if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in called):
         return IS_ASYNC
     if any(map(inspect.isgeneratorfunction, called)):

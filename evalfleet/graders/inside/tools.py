@@ -14,8 +14,8 @@ from evalfleet.graders.inside import answers
 
 HAS = "t has llm(prompt, model=None), run_id and history"
 _PLATFORMS = frozenset({
-    "tool", "store", "default", "harness_id", "harness_commit", "turn", "tokens", "budget", "model", "agent", "incoming",
-    "system", "project_instructions", "skills", "output_schema", "spawned", "tool_calls", "max_iterations",
+    "tool", "store", "default", "harness_id", "harness_commit", "turn", "tokens", "budget", "model", "agent",
+    "incoming", "system", "project_instructions", "skills", "output_schema", "spawned", "tool_calls", "max_iterations",
     "Deny", "Reject", "AskAgain", "Retry", "Switch", "Escalate", "Done", "USE_DEFAULT",
 })  # fmt: skip
 """What a grader finds on the platform's `t`, and a self-hosted harness has not."""
@@ -70,7 +70,7 @@ class History(list):  # type: ignore[type-arg]  # `list[…]` is no class before
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
-            f"t.history has no {name!r}: a self-hosted harness's history is a list to read, with tail(n), tags and get(tag)"
+            f"t.history has no {name!r}: a self-hosted harness has a list to read, with tail(n), tags, get(tag)"
         )
 
 
