@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,8 @@ from evalfleet.credentials import DEFAULT
 from evalfleet.quarantine import Quarantine
 
 FORMAT = 1
+_SELECTED = re.compile(r"/k[0-9]+/(partial|draft)(/[0-9]+-of-[0-9]+)?\Z")
+"""The end of the suite key of an evaluation of not the whole tree (S10)."""
 
 
 def canonical_json(value: object) -> bytes:
@@ -248,6 +251,11 @@ class Plan:
         """Whether a grader of the scenario may call `t.llm` (S26)."""
         asking = None if self.graders is None else self.graders.asking
         return any(asking is None or grader.name in asking for grader in scenario.graders)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the tree, or of a suite's file, is scored: neither a selection nor drafts (S10)."""
+        return not any(_SELECTED.search(evaluation.suite.key) for evaluation in self.evaluations)
 
     def attempts(self, conversation: Conversation) -> list[Attempt]:
         """The scored scenarios of a conversation, in file order."""

@@ -8,6 +8,7 @@ submission through them. Nothing is printed: a `Reporter` shows progress, the ca
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from evalfleet.artifact import find, finish, open_artifact, read_plan
 from evalfleet.errors import EvalfleetError, OperatorError, UsageError
+from evalfleet.host_limits import make_room
 from evalfleet.importing import uncollected
 from evalfleet.quarantine import in_force
 from evalfleet.results import FolderResults, results_store
@@ -84,11 +86,11 @@ class Result:
 
 
 def state_folder(config: TreeConfig, options: Options) -> Path:
-    return (options.state or config.root / ".evalfleet").resolve()
+    return Path(os.path.realpath(options.state or config.root / ".evalfleet"))
 
 
 def results_folder(config: TreeConfig, options: Options) -> Path:
-    return (options.results or config.results_folder).resolve()
+    return Path(os.path.realpath(options.results or config.results_folder))
 
 
 def evaluate(prepared: Prepared, options: Options, reporter: Reporter, *, words: Sequence[str] = ()) -> Result:
@@ -184,6 +186,7 @@ def _run(
 ) -> Result:
     began = time.monotonic()
     ledgers: list[Ledger] = []
+    make_room(min(plan.concurrency, sum(case.trials for case in plan.cases)), "concurrency (-j)")
     with Interrupts() as interrupts, _stack(config, options, reporter, ledgers) as stack:
         target = _target(plan, config, options)
         deadline = time.monotonic() + START_WITHIN

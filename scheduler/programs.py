@@ -40,13 +40,13 @@ class Setup:
 
 
 def server_command(setup: Setup) -> list[str]:
-    words = [sys.executable, "-P", "-m", "evalfleet.server", "--tree", str(setup.root)]
+    words = [sys.executable, "-P", "-m", "evalfleet.start", "evalfleet.server", "--tree", str(setup.root)]
     words += ["--database", f"sqlite:///{setup.state / 'server.sqlite3'}", "--port", str(setup.port)]
-    return [*words, "--commit", setup.commit, "--state", str(setup.state)]
+    return [*words, "--commit", setup.commit, "--verify-commit", "--state", str(setup.state)]
 
 
 def worker_command(setup: Setup) -> list[str]:
-    words = [sys.executable, "-P", "-m", "worker", "--queues", "run,grade,aggregate"]
+    words = [sys.executable, "-P", "-m", "evalfleet.start", "worker", "--queues", "run,grade,aggregate"]
     return [*words, "--concurrency", str(setup.concurrency)]
 
 

@@ -57,6 +57,17 @@ def cases_of(plan: Plan, root: Path) -> LoadedCases:
     )
 
 
+def tree_around(tree: Path | None, *artifacts: str | None) -> Path:
+    """The tree's folder. Where there is none around, and none was named, this folder: an artifact that is named by its
+    place, or by a URL, can be read anywhere. Else UsageError, as of `find_tree`."""
+    try:
+        return find_tree(tree or Path.cwd())
+    except UsageError:
+        if tree is None and artifacts and all(text and ("://" in text or Path(text).exists()) for text in artifacts):
+            return Path.cwd()
+        raise
+
+
 def _suites(plan: Plan) -> dict[str, str | None]:
     """Folded key → the suite's file where it is a row, for all that is scored."""
     return {
@@ -82,7 +93,7 @@ def score_artifact(
     reporter: Reporter | None = None,
 ) -> Scored:
     """Score an artifact again (S32). `regrade` and `record` make a new one, and need the last two."""
-    root = find_tree(tree or Path.cwd())
+    root = find_tree(tree or Path.cwd()) if regrade or record else tree_around(tree, text)
     config = read_tree_config(root)
     folder = results or config.results_folder
     result, _ = choose(text, None, folder)
@@ -126,7 +137,7 @@ def show_artifact(
     fail_on: FailOn | None = None,
 ) -> tuple[Result, Compared | None]:
     """Show an artifact, and give it; a single word that is no artifact is a scenario of the newest."""
-    root = find_tree(tree or Path.cwd())
+    root = tree_around(tree, text)
     folder = results or read_tree_config(root).results_folder
     result, scenario = choose(text, key, folder)
     older = asked_baseline(baseline, fail_on, results_store(folder), root, apart_from=result.name)
@@ -140,7 +151,7 @@ def compare_artifacts(
     older: str, newer: str, *, tree: Path | None, results: Path | None, fail_on: FailOn | None
 ) -> Compared:
     """Two artifacts side by side, as they were recorded (S31)."""
-    root = find_tree(tree or Path.cwd())
+    root = tree_around(tree, older, newer)
     store = results_store(results or read_tree_config(root).results_folder)
     now = baseline_of(newer, store, root, what="RESULT")
     before = baseline_of(older, store, root, apart_from=now.name, what="BASELINE")

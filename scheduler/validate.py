@@ -6,7 +6,6 @@ command, the results folder, and the API's limits. Nothing is written and no age
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from evalfleet.checks.case import Case, CaseProblem, LoadedCases, Place, case_key, load_cases
 from evalfleet.checks.expectation import Grader
 from evalfleet.checks.near import folded, near_name
+from evalfleet.checks.text import visible
 from evalfleet.credentials import url_variable
 from evalfleet.errors import (
     AuthorError,
@@ -27,11 +27,13 @@ from evalfleet.errors import (
     UnfitHost,
     UsageError,
 )
+from evalfleet.graders.bundle import links_to_nowhere
 from evalfleet.graders.check import GraderProblem, asking, check_graders, check_graders_by_ast
 from evalfleet.graders.rest import rest_of
 from evalfleet.plan import PlannedTarget
 from evalfleet.server.drivers import make_driver
 from evalfleet.settings import Settings
+from evalfleet.surroundings import user_environment
 from evalfleet.tree import CONFIG_FILE, TreeConfig, TreeVersion, read_tree_config, read_tree_version
 from scheduler.plan import build_plan
 from scheduler.select import Selection, select
@@ -144,7 +146,7 @@ def validate(
     settings; `environment` is what an agent and `--target` would get, by default this process's. `import_graders`
     False: a machine without their environment only reads them (S6).
     """
-    environment = os.environ if environment is None else environment
+    environment = user_environment() if environment is None else environment
     errors: list[EvalfleetError] = []
     config = _caught(errors, lambda: read_tree_config(root))
     loaded = load_cases(root, folder=CASES_FOLDER) if suite is None else suite
@@ -173,7 +175,7 @@ def validate(
     over = [] if config is None else quarantines_over(config, datetime.now(UTC).date())
     if config is not None and version is not None and whole.grader_places():
         _caught(errors, lambda: over.extend(what_graders_miss(config, version.files)))
-    warnings = (*whole.warnings, *over)
+    warnings = (*whole.warnings, *over, *dangling(root))
     return Validation(root, config, whole.cases, warnings, tuple(problems), tuple(errors), version)
 
 
@@ -329,6 +331,14 @@ def check_quarantine(config: TreeConfig, cases: Sequence[Case], *, of_suite: boo
 def quarantines_over(config: TreeConfig, today: date) -> list[CaseProblem]:
     """A warning for each quarantine that holds no more."""
     return [CaseProblem(entry.place, entry.over()) for entry in config.quarantine if not entry.holds(today)]
+
+
+def dangling(root: Path) -> list[CaseProblem]:
+    """A warning for each file of graders that is a link to nothing; one that a case calls is refused anyway."""
+    return [
+        CaseProblem(Place(path, 1, 1), f"this link leads nowhere, to {visible(to)}: no grader sees it")
+        for path, to in links_to_nowhere(root)
+    ]
 
 
 def check_writable(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,9 +13,11 @@ import redis
 
 from evalfleet.errors import BrokerFull, CredentialError
 from evalfleet.ledger import Ledger
+from evalfleet.ledger.rights import PROBES, missing_rights
 from evalfleet.plan import Conversation
 from scheduler.valkey import program
 
+ROOT = Path(__file__).parent.parent
 SUBMISSION = "sub_00000000000000000000000000"
 
 
@@ -105,3 +108,76 @@ def test_what_the_login_may_not_do_is_the_operators_and_no_fault_of_ours(valkey:
     finally:
         client.acl_deluser("reader")
     ledger.close()
+
+
+LOGIN = "?username=evalfleet&password=word"
+COMMANDS = sorted({"+script|load" if words[0] == "SCRIPT" else f"+{words[0].lower()}" for words in PROBES})
+
+
+def allow(client: redis.Redis, *rules: str) -> None:
+    client.execute_command("ACL", "SETUSER", "evalfleet", "reset", "on", ">word", *rules)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    ("rules", "lacking"),
+    [
+        (["~ef:*", "&ef:*", *COMMANDS], []),
+        (["~ef:*", "&ef:*", "+@all", "-@dangerous", "-@admin"], []),
+        (["~ef:*", "resetchannels", *COMMANDS], ["&ef:*"]),
+        (["resetkeys", "&ef:*", *COMMANDS], ["~ef:*"]),
+        (["~ef:*", "&ef:*", "+@all", "-@scripting"], ["+eval", "+evalsha", "+script|load"]),
+        *((["~ef:*", "&ef:*", *COMMANDS, right.replace("+", "-")], [right]) for right in COMMANDS),
+    ],
+    ids=lambda value: " ".join(value)[-40:],
+)
+def test_n07_each_right_that_a_login_lacks_is_named(
+    valkey: str, client: redis.Redis, rules: list[str], lacking: list[str]
+) -> None:
+    allow(client, *rules)
+    ledger = Ledger(f"{valkey}{LOGIN}")
+    try:
+        assert missing_rights(ledger.redis, "ef:") == lacking
+        if lacking:
+            with pytest.raises(
+                CredentialError, match=r"the login 'evalfleet' of the broker .* lacks rights: "
+            ) as refused:
+                ledger.check_broker()
+            assert " ".join(lacking) in str(refused.value)
+        else:
+            ledger.check_broker()
+            assert ledger.memory() == (0, 0)  # neither login may ask INFO, and nothing else needs it
+        assert client.keys("ef:rights") in ([], [b"ef:rights"])
+        if client.exists("ef:rights"):
+            assert 0 < client.ttl("ef:rights") <= 60
+    finally:
+        ledger.close()
+        client.acl_deluser("evalfleet")
+
+
+def test_n07_a_listener_whose_right_is_taken_away_says_so_once_and_hears_again_later(
+    valkey: str, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    allow(client, "~ef:*", "resetchannels", *COMMANDS)
+    ledger = Ledger(f"{valkey}{LOGIN}")
+    endings = ledger.endings(0.05)
+    try:
+        assert [next(endings) for _ in range(4)] == [None] * 4
+        said = [record.message for record in caplog.records if "does not let this login do that" in record.message]
+        assert len(said) == 1
+        assert "listening goes on when it may" in said[0]
+        allow(client, "~ef:*", "&ef:*", *COMMANDS)
+        assert next(endings) is None  # listens from here on
+        client.publish("ef:ending", SUBMISSION)
+        assert SUBMISSION in (next(endings), next(endings))
+    finally:
+        ledger.close()
+        client.acl_deluser("evalfleet")
+
+
+def test_n07_the_page_grants_what_is_needed() -> None:
+    """Copied from the page, the line gives a login all of it and nothing more."""
+    line = re.search(r"^ACL SETUSER evalfleet (.*)$", (ROOT / "docs/fleet.md").read_text(), re.MULTILINE)
+    assert line is not None
+    words = line[1].split()
+    assert words[:4] == ["on", ">PASSWORD", "~ef:*", "&ef:*"]
+    assert sorted(words[4:]) == sorted([*COMMANDS, "+info", "+config|get"])

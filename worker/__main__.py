@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 
 from evalfleet.importing import uncollected
+from evalfleet.surroundings import settle
+
+settle()
 
 with uncollected():
     from worker.app import main

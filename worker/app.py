@@ -14,6 +14,7 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +46,7 @@ from evalfleet.contract.tasks import (
 from evalfleet.credentials import key_variable, url_variable
 from evalfleet.errors import EvalfleetError, SettingError, UnfitHost
 from evalfleet.graders.cage import capabilities
+from evalfleet.host_limits import make_room
 from evalfleet.ledger import FAULT, Ledger
 from evalfleet.logs import log_to_stderr, tell_about_submissions
 from evalfleet.plan import Attempt, Conversation, Plan
@@ -168,6 +170,8 @@ def run_worker(
     """Consume until SIGTERM; the process's exit code. Raises OperatorError for a broker or an environment that will
     not do, TargetUnreachable when the broker is not there."""
     check_environment(settings, queues)
+    if settings.lifeline_fd is None:  # the command of an embedded one has made room for all of its parts
+        make_room(concurrency, "--concurrency")
     app = make_app(settings)
     intake = Intake(queues, concurrency)
     names = [queue_name(kind, account) for kind in queues for account in settings.accounts]
@@ -288,6 +292,12 @@ def check_environment(settings: Settings, queues: Sequence[str]) -> None:
                 )
     if AGGREGATE_QUEUE in queues:
         shared_results(settings.require_results_url()).check()
+    if settings.state is not None:  # graders are unpacked there
+        try:
+            settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            tempfile.TemporaryDirectory(dir=settings.state).cleanup()
+        except OSError as error:
+            raise SettingError("EVALFLEET_STATE", f"{settings.state}: {error.strerror or error}") from error
 
 
 def _look_with(liveness: Liveness) -> type[bootsteps.StartStopStep]:

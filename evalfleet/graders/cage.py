@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import itertools
 import json
-import os
 import shutil
 import socket
 import struct
@@ -27,6 +26,7 @@ from typing import IO, Any, Literal, Self
 from evalfleet.credentials import is_ours
 from evalfleet.errors import UnfitHost
 from evalfleet.graders.inside import frames
+from evalfleet.surroundings import user_environment
 
 START_SECONDS = 30.0
 BACKSTOP_SECONDS = 5.0  # a keeper that has not ended its call that long after the limit is killed from here
@@ -315,7 +315,8 @@ def _exec(
     program = settings.python or sys.executable
     orders = {"root": str(root.resolve()), "network": settings.network, "scratch": str(scratch), "cages": allowed}
     passed_on = [name for name in settings.env if not is_ours(name)]  # a plan may say anything
-    variables = {name: os.environ[name] for name in (*_KEPT_VARIABLES, *passed_on) if name in os.environ}
+    environment = user_environment()
+    variables = {name: environment[name] for name in (*_KEPT_VARIABLES, *passed_on) if name in environment}
     try:
         return subprocess.Popen(
             [program, "-I", "-X", "utf8", str(_ZYGOTE), str(theirs.fileno()), json.dumps(orders)],

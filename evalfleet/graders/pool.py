@@ -25,6 +25,7 @@ from evalfleet.graders.ending import end_sentence
 from evalfleet.graders.inside.faults import CAGE_COMPLAINT, CAGE_EXIT
 from evalfleet.graders.inside.frames import Garbled
 from evalfleet.graders.judge_call import JudgeNotConfigured, JudgeUnavailable, LlmAnswer, LlmCall, PromptRefused
+from evalfleet.money import by_currency
 
 __all__ = [
     "GraderPool", "GraderSettings", "JudgeNotConfigured", "JudgeUnavailable", "LlmAnswer", "LlmCall", "PromptRefused",
@@ -39,14 +40,14 @@ _BEYOND = 5.0  # seconds that a try may go on past the limit, which ends it: so 
 
 @dataclass(slots=True)
 class _Judging:
-    """The judge calls of one grader call: what they cost, and the trouble that ended them."""
+    """The judge calls of one grader call: what they cost in each currency, and the trouble that ended them."""
 
     llm: LlmCall | None
     deadline: float
     delay: float
     calls: int = 0
     tokens: int = 0
-    amount: Decimal | None = None
+    amounts: dict[str, Decimal] = field(default_factory=dict)
     kind: Literal["judge_unavailable", "stopped", "error"] | None = None
     trouble: str = ""
     sent_at: float | None = None
@@ -83,7 +84,8 @@ class _Judging:
                 self.tokens += answer.tokens
                 with contextlib.suppress(InvalidOperation):
                     if answer.amount is not None:
-                        self.amount = (self.amount or Decimal(0)) + Decimal(answer.amount)
+                        spent = (answer.currency or "USD", Decimal(answer.amount))
+                        self.amounts = by_currency([*self.amounts.items(), spent])
                 return {"text": answer.text, "tokens": answer.tokens}
         raise AssertionError  # it counts without end
 
@@ -225,6 +227,7 @@ def _answer(name: str, ending: Ending, judging: _Judging, limit: float, judge: s
         error = end_sentence(ending, limit, judge)
         if ending.end == "limit" and ending.in_llm and judging.trouble:
             error += f"; before that it failed: {judging.trouble}"
+    currency, amount = next(iter(judging.amounts.items())) if len(judging.amounts) == 1 else (None, None)
     return GraderAnswer(
         name=name,
         kind=kind,
@@ -236,5 +239,6 @@ def _answer(name: str, ending: Ending, judging: _Judging, limit: float, judge: s
         duration_ms=ending.ms,
         llm_calls=judging.calls,
         llm_tokens=judging.tokens,
-        llm_amount=None if judging.amount is None else format(judging.amount, "f"),
+        llm_amount=None if amount is None else format(amount, "f"),
+        llm_currency=currency,
     )

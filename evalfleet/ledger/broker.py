@@ -20,6 +20,7 @@ from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
 from evalfleet.errors import BrokerFull, CredentialError, TargetUnreachable, UnfitHost
+from evalfleet.ledger.rights import missing_rights
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def guarded(method: Callable[Concatenate[_B, _P], _R]) -> Callable[Concatenate[_
         except redis.AuthenticationError as error:
             raise CredentialError(self._refused(error)) from error
         except NoPermissionError as error:
-            raise CredentialError(f"the broker {self.where} does not let this login do that: {error}") from error
+            raise CredentialError(self._not_allowed(error)) from error
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise TargetUnreachable(f"the broker {self.where} does not answer: {error}") from error
         except (redis.OutOfMemoryError, redis.ReadOnlyError) as error:
@@ -103,6 +104,9 @@ class Broker:
     def close(self) -> None:
         self.redis.close()
 
+    def _not_allowed(self, error: NoPermissionError) -> str:
+        return f"the broker {self.where} does not let this login do that: {error}"
+
     def _refused(self, error: redis.AuthenticationError) -> str:
         if self.redis.connection_pool.connection_kwargs.get("password"):
             return f"the broker {self.where} refuses the login in its URL: {error}"
@@ -124,7 +128,15 @@ class Broker:
 
     @guarded
     def check_broker(self) -> None:
-        """Refuse a broker that would throw our keys away. Raises UnfitHost."""
+        """Refuse a broker that would throw our keys away (UnfitHost), or does not let its login do what we do there
+        (CredentialError, which names each right)."""
+        lacking = missing_rights(self.redis, self.prefix)
+        if lacking:
+            login = self.redis.connection_pool.connection_kwargs.get("username") or "default"
+            raise CredentialError(
+                f"the login {login!r} of the broker {self.where} lacks rights: {' '.join(lacking)}; grant them with "
+                f'ACL SETUSER {login} (docs/fleet.md, "The broker\'s rights")'
+            )
         try:
             policy = cast(Mapping[Any, Any], self.redis.config_get("maxmemory-policy"))
         except redis.ResponseError as error:  # hosted ones do not let us ask
@@ -172,8 +184,11 @@ class Broker:
 
     @guarded
     def memory(self) -> tuple[int, int]:
-        """Bytes that the broker uses, and may use (0: no limit)."""
-        info = cast(Mapping[str, Any], self.redis.info("memory"))
+        """Bytes that the broker uses, and may use (0: no limit); (0, 0) where the login may not ask."""
+        try:
+            info = cast(Mapping[str, Any], self.redis.info("memory"))
+        except NoPermissionError:
+            return 0, 0
         return int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
 
     @guarded
@@ -210,7 +225,8 @@ class Broker:
     def wake_ups(self, timeout: float) -> Iterator[str | None]:
         """Yields the submission named by each wake-up ("*" = all), and None whenever `timeout` seconds pass without.
 
-        Never raises for a broker that is away, or takes no writes: it yields None in the same rhythm until it is back.
+        Never raises for a broker that is away, takes no writes, or no longer lets this login listen: it yields None in
+        the same rhythm until it does.
         """
         return self._told(self._wake, timeout)
 
@@ -221,6 +237,7 @@ class Broker:
 
     def _told(self, channel: str, timeout: float) -> Iterator[str | None]:
         pubsub = self._pubsub()
+        refused = False
         try:
             while True:
                 began = time.monotonic()
@@ -230,11 +247,12 @@ class Broker:
                     message = pubsub.get_message(timeout=timeout)
                     while message is not None and (further := pubsub.get_message(timeout=0)) is not None:
                         message = further if further["data"] == message["data"] else {"data": b"*"}
-                except redis.RedisError as error:  # one whose disk is full refuses even our PING
-                    if not isinstance(error, redis.ConnectionError | redis.TimeoutError) and not _NO_WRITES.match(
-                        str(error)
-                    ):
+                except redis.RedisError as error:
+                    if not _may_pass(error):
                         raise
+                    if isinstance(error, NoPermissionError) and not refused:
+                        log.error("%s: listening goes on when it may", self._not_allowed(error))  # noqa: TRY400
+                    refused = isinstance(error, NoPermissionError)
                     pubsub.close()
                     pubsub = self._pubsub()
                     rest = timeout - (time.monotonic() - began)
@@ -256,6 +274,14 @@ class Broker:
         stored = self.redis.hscan_iter(self._key(submission, name), count=200)
         for field_, blob in itertools.islice(stored, most):
             yield field_.decode(), zlib.decompress(blob)
+
+
+def _may_pass(error: redis.RedisError) -> bool:
+    """Whether listening may work again later: the broker is away, its disk is full (it refuses even our PING), or a
+    right was taken away."""
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | NoPermissionError):
+        return True
+    return _NO_WRITES.match(str(error)) is not None
 
 
 def _sources() -> Iterator[tuple[str, str]]:

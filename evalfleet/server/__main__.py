@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from evalfleet.errors import EvalfleetError, UsageError
+from evalfleet.host_limits import make_room
 from evalfleet.importing import uncollected
 from evalfleet.logs import FORMATS
+from evalfleet.surroundings import settle
 
 LEVELS = ("debug", "info", "warning", "error")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, serve, and answer the exit code (S36)."""
+    settle()
     parser = _parser()
     options = parser.parse_args(arguments)
     from evalfleet.server.logs import start_logging
@@ -39,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from evalfleet.server.trees import check_judges
 
         trees = [Path(tree).resolve() for tree in options.tree or [os.environ.get("EVALFLEET_TREE") or "."]]
-        if not _embedded():  # `evalfleet eval` has looked at its cases itself
+        if not _embedded():  # `evalfleet eval` has looked at its cases and its limits itself
+            make_room(options.agents, "--agents")
             for tree in trees:
                 check_judges(tree)
         state = Path(options.state) if options.state else trees[0] / ".evalfleet"
@@ -52,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 port=options.port,
                 database=options.database or None,
                 commit=options.commit,
+                verify=options.verify_commit,
                 agents=options.agents,
                 keep_runs=keep_runs,
                 ready_file=Path(options.ready_file) if options.ready_file else None,
@@ -109,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
         "EVALFLEET_COMMIT",
         metavar="HEX",
         help="the tree's version, 40 hex digits; default: computed from the tree",
+    )
+    parser.add_argument(
+        "--verify-commit", action="store_true", help="play nothing unless the tree is the commit that --commit names"
     )
     add("--agents", "EVALFLEET_AGENTS", 256, type=int, metavar="N", help="agents at a time; default 256")
     add(

@@ -14,7 +14,6 @@ What goes wrong says who has to act (S26):
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from evalfleet.errors import ConfigError, CredentialError, ProblemAnswer, Target
 from evalfleet.server.drivers.chat_completions import ChatAnswer, completions_url, plain, price_of
 from evalfleet.server.drivers.credentials import secret
 from evalfleet.server.driving import Failure
+from evalfleet.surroundings import user_environment
 from evalfleet.treeconfig import CONFIG_FILE, JudgeConfig
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Judge:
 
     def __init__(self, config: JudgeConfig | None, *, environ: Mapping[str, str] | None = None) -> None:
         self._config = config
-        self._environ = os.environ if environ is None else environ
+        self._environ = user_environment() if environ is None else environ
         self._client: httpx.AsyncClient | None = None
 
     @property

@@ -1,3 +1,3 @@
-from scheduler.cli import main
+from evalfleet.start import command
 
-main()
+command()

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from evalfleet.surroundings import user_environment
 from scheduler.cli.flags import (
     AllowFlaky,
     AllowMissing,
@@ -142,7 +143,7 @@ def eval_(
         files.outside_of_harness(prepared.config)
     if dry_run:
         return show_plan(prepared, options_of(state, results), files=False, as_json=as_json)
-    words = words_of(select, deselect, failed=failed, suite=suite)
+    words = words_of(select, deselect, failed=failed, suite=suite, trials=trials, timeout=timeout)
     if broker is not None:
         from scheduler.cli.parts import handed_over, watched
 
@@ -202,7 +203,7 @@ def validate(
         suite=suite,
         on_target=target,
         results=results,
-        environment=os.environ,
+        environment=user_environment(),
     )
     if as_json:
         tell(json.dumps(found.document(), ensure_ascii=False))

@@ -51,11 +51,13 @@ def env_file(file: Path | None) -> Path | None:
     if file is None:
         return None
     from evalfleet.errors import EvalfleetError
+    from evalfleet.surroundings import settle
     from scheduler.cli.output import say
     from scheduler.env_file import add_env_file
 
     try:
         add_env_file(file, os.environ)
+        settle()
     except EvalfleetError as error:
         say(f"evalfleet: {error.message}")
         raise typer.Exit(error.exit_code) from error

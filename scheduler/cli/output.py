@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import typer
 
 from evalfleet.errors import CaseFilesInvalid, EvalfleetError, OurFault, StorageError, UsageError
+from evalfleet.surroundings import user_environment
 
 if TYPE_CHECKING:
     from scheduler.changes import Changes
@@ -110,7 +111,7 @@ def say(text: str) -> None:
 def options_of(state: Path | None, results: Path | None, **more: Any) -> Options:
     from scheduler.evaluate import Options
 
-    return Options(state=state, results=results, environment=dict(os.environ), **more)
+    return Options(state=state, results=results, environment=user_environment(), **more)
 
 
 def settings_of(metrics_port: int | None) -> Any:
@@ -157,21 +158,29 @@ def prepared_of(
         if last is not None:
             say(last.sentence)
         only = None if last is None else last.keys
-    prepared = prepare(place, words, drafts=drafts, suite=suite, only=only, environment=os.environ, **asked)
+    prepared = prepare(place, words, drafts=drafts, suite=suite, only=only, environment=user_environment(), **asked)
     if failed and only is None:
         raise OurFault("--failed found nothing to go by, and the tree was not refused")
     return prepared
 
 
 def words_of(
-    select: list[str] | None, deselect: list[str] | None, *, failed: bool = False, suite: Path | None = None
+    select: list[str] | None,
+    deselect: list[str] | None,
+    *,
+    failed: bool = False,
+    suite: Path | None = None,
+    trials: int | None = None,
+    timeout: float | None = None,
 ) -> list[str]:
-    """The selection as `list` shows it later."""
-    from scheduler.last import FAILED
+    """What was asked for, as `list` shows it later."""
+    from scheduler.pins import FAILED
 
     left_out = (word for pattern in deselect or () for word in ("--deselect", pattern))
     rows = [] if suite is None else ["--suite", str(suite)]
-    return [*([FAILED] if failed else []), *rows, *(select or ()), *left_out]
+    limits = [] if timeout is None else ["--timeout", f"{timeout:g}"]
+    times = [] if trials is None else ["-k", str(trials)]
+    return [*([FAILED] if failed else []), *rows, *(select or ()), *left_out, *times, *limits]
 
 
 def drafts_of(place: Path | None, suite: Path | None = None) -> bytes | None:

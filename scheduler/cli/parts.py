@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from evalfleet.surroundings import user_environment
 from scheduler.cli.flags import (
     AllowFlaky,
     AllowMissing,
@@ -69,7 +70,8 @@ def worker(context: typer.Context) -> None:
     """A worker: plays, grades and records."""
     sys.stdout.flush()
     # A worker is a process of its own kind: it takes this one's place, with none of what the command line imported.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "worker", *context.args])  # noqa: S606
+    program = [sys.executable, "-P", "-m", "evalfleet.start", "worker", *context.args]
+    os.execve(sys.executable, program, user_environment())  # noqa: S606
 
 
 def scheduler_(metrics_port: MetricsPort = None, verbose: Verbose = False, _env_file: EnvFile = None) -> int:
@@ -137,7 +139,8 @@ def submit(
     )
     for warning in prepared.warnings:
         say(warning)
-    tell(handed_over(prepared, state, settings, fresh=fresh, words=words_of(select, deselect, suite=suite)))
+    words = words_of(select, deselect, suite=suite, trials=trials, timeout=timeout)
+    tell(handed_over(prepared, state, settings, fresh=fresh, words=words))
     return 0
 
 

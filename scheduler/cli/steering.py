@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from evalfleet.errors import UsageError
+from evalfleet.surroundings import user_environment
 from scheduler.cli.flags import AsJson, EnvFile, State, Tree
 from scheduler.cli.output import options_of, say, settings_of, tell, tell_people, tree_of
 
@@ -84,7 +84,7 @@ def retry(
         drafts=None,
         on_target=on_target,
         results=None,
-        environment=os.environ,
+        environment=user_environment(),
         by_ast=True,
         server=None if on_target else settings.require_base_url(),
         only=keys,

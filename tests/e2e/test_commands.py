@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.command import Command
 from tests.e2e.conftest import Tree
+from tests.test_surroundings import HOSTILE
 
 pytestmark = pytest.mark.e2e
 
@@ -260,3 +261,32 @@ def test_a_suite_is_played_row_by_row_and_goes_on_when_its_rows_have_moved(tree:
     assert listed["select"][:2] == ["--suite", "evals/suites/words.yaml"]
     (suites / "words.yaml").write_text("rows: words.jsonl\nexpect:\n  - no_error: true\n")
     tree.run("score", tree.artifact().name).check(0, "was FAIL")
+
+
+def test_variables_and_packages_of_other_programs_change_nothing_and_the_agent_has_them(
+    tree: Tree, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """N01, N06: another program's broker, settings and packages in the shell; the agent gets its environment whole."""
+    theirs = tmp_path_factory.mktemp("theirs")
+    for name in ("worker", "scheduler", "redis"):
+        (theirs / f"{name}.py").write_text("raise SystemExit('a package of the user was imported')\n")
+    (tree.root / "agent.py").write_text(
+        "import json, os, sys\n"
+        "names = json.load(sys.stdin)['message'].split()\n"
+        "print(' '.join(os.environ.get(name, 'missing') for name in names))\n"
+    )
+    names = [name for name in HOSTILE if not name.startswith("EVALFLEET_")] + ["PYTHONPATH"]
+    values = {**HOSTILE, "PYTHONPATH": str(theirs)}
+    case = {
+        "id": "sees",
+        "user": " ".join(names),
+        "expect": [{"final_answer_contains": " ".join(values[name] for name in names)}],
+    }
+    graded = {"id": "graded", "user": "PATH", "expect": [{"grader": {"name": "sees.it"}}]}
+    tree.configure('[graders]\nenv = ["CELERY_LOADER"]')
+    tree.case("environment", json.dumps({"scenarios": [case, graded]}))
+    wanted = values["CELERY_LOADER"]
+    body = f"    return os.environ.get('CELERY_LOADER') == {wanted!r}\n"
+    tree.grader("sees", "import os\ndef it(t, case, run):\n" + body)
+    done = tree.run("eval", environment=values).check(0, "2 scenarios: 2 pass")
+    assert done.err == ""

@@ -69,7 +69,7 @@ def test_kill_9_of_a_part_in_the_middle_ends_with_the_right_verdicts(slow: Tree,
         parts = "\n".join(left_running(slow.root))
         assert "valkey" in parts
         assert "evalfleet.server" in parts
-        assert "-m worker" in parts
+        assert "evalfleet.start worker" in parts
         pid = part_pid(slow.root, part)
         assert pid is not None
         kill(pid)

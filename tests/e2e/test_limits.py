@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from itertools import groupby
 
@@ -48,3 +49,19 @@ def test_b18_never_more_runs_at_once_than_the_concurrency_and_scenarios_in_order
     chats = groupby(sorted(calls, key=lambda call: (call[2], call[0])), key=lambda call: call[2])
     played = [[(what, message.split()[-1]) for _, what, _, message in chat] for _, chat in chats]
     assert played == [[(what, word) for word in words for what in ("start", "end")]] * 12
+
+
+def test_a_concurrency_that_this_host_cannot_open_files_for_is_refused_before_anything_runs(tree: Tree) -> None:
+    """Else agents "could not be started" in the middle of the run, and their attempts are missing."""
+    tree.case(
+        "many", "scenarios:\n  - {id: m, trials: 100, user: say hello, expect: [{final_answer_contains: hello}]}\n"
+    )
+    words = [sys.executable, "-P", "-m", "evalfleet.start", "eval", "-j", "100"]
+    limited = ["sh", "-c", 'ulimit -n 300; exec "$@"', "sh", *words]
+    done = subprocess.run(limited, cwd=tree.root, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.replace("\n", " ").strip() == (
+        "evalfleet: concurrency (-j): 100 runs at once need 528 open files, and this host allows 300 (`ulimit -Hn`): "
+        "raise that limit, or take 43 at once"
+    )
+    assert tree.started() == 0

@@ -6,6 +6,7 @@ suite.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.integration.fleet import CALLS, Broker, Fleet, Part, calls, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
+FLEET_PAGE = (Path(__file__).parents[2] / "docs/fleet.md").read_text(encoding="utf-8")
 PASSWORD = "a pass/word%of the broker"
 IN_A_URL = "a%20pass%2Fword%25of%20the%20broker"
 
@@ -60,14 +62,20 @@ def guarded(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     words += ["--tls-auth-clients", "no", "--requirepass", PASSWORD]
     part = Part("redis", words, {}, folder)
     part.await_line("Ready to accept connections")
+    address = f"rediss://:{IN_A_URL}@127.0.0.1:{port}/0?ssl_ca_certs={folder}/ca.pem"
+    with redis.Redis.from_url(address) as client:
+        rights = re.search(r"^ACL SETUSER evalfleet on >PASSWORD (.*)$", FLEET_PAGE, re.MULTILINE)
+        assert rights is not None
+        client.execute_command("ACL", "SETUSER", "evalfleet", "on", f">{PASSWORD}", *rights[1].split())
     yield port, folder
     part.kill()
 
 
 def test_a_broker_behind_tls_with_a_password_and_its_own_authority(tmp_path: Path, guarded: tuple[int, Path]) -> None:
-    """Every part and command reaches it; who has another password or trusts another authority is told, without it."""
+    """Every part and command reaches it, as a login with the rights that the page grants and no more (N07); another
+    password or authority is an error that does not show the password."""
     port, folder = guarded
-    fleet = Fleet(tmp_path, f"rediss://:{IN_A_URL}@127.0.0.1:{port}/0?ssl_ca_certs={folder}/ca.pem")
+    fleet = Fleet(tmp_path, f"rediss://evalfleet:{IN_A_URL}@127.0.0.1:{port}/0?ssl_ca_certs={folder}/ca.pem")
     try:
         tree = make_tree(tmp_path / "tree", nap=0)
         fleet.server(tree)

@@ -23,6 +23,7 @@ from evalfleet.server.drivers.process import LINGER, AgentProcess, NotStarted, P
 from evalfleet.server.drivers.relay import Relay
 from evalfleet.server.drivers.scratch import Scratch
 from evalfleet.server.driving import Ended, Failure, Sink, Turn
+from evalfleet.surroundings import user_environment
 from evalfleet.treeconfig import CONFIG_FILE, CommandHarness
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class CommandDriver:
     ) -> None:
         self._harness = harness
         self._root = root.resolve()
-        self._environment = agent_environment(os.environ if environ is None else environ, harness.env)
+        self._environment = agent_environment(user_environment() if environ is None else environ, harness.env)
         self._records = state.resolve() / "agents"
         self._scratch = Scratch(self._root, state.resolve() / "scratch") if harness.cwd == "scratch" else None
         self._playing: set[AgentProcess] = set()

@@ -6,7 +6,6 @@ Lines or server-sent events of the protocol's objects, plain text, or one JSON o
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 
@@ -31,6 +30,7 @@ from evalfleet.server.drivers.upstream import (
     status_failure,
 )
 from evalfleet.server.driving import Ended, Failure, Sink, Turn
+from evalfleet.surroundings import user_environment
 from evalfleet.treeconfig import HttpHarness
 
 _ACCEPT = "application/x-ndjson, text/event-stream, application/json, text/plain"
@@ -43,7 +43,7 @@ class HttpDriver:
 
     def __init__(self, harness: HttpHarness, *, environ: Mapping[str, str] | None = None) -> None:
         self._harness = harness
-        self._environ = os.environ if environ is None else environ
+        self._environ = user_environment() if environ is None else environ
         self._client: httpx.AsyncClient | None = None
 
     def check(self) -> None:

@@ -6,7 +6,6 @@ reported (nobody executes them: the endpoint is the agent). Usage comes from the
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -31,6 +30,7 @@ from evalfleet.server.drivers.upstream import (
     status_failure,
 )
 from evalfleet.server.driving import Ended, Failure, Sink, Turn
+from evalfleet.surroundings import user_environment
 from evalfleet.treeconfig import OpenAIHarness
 
 
@@ -39,7 +39,7 @@ class OpenAIDriver:
 
     def __init__(self, harness: OpenAIHarness, *, environ: Mapping[str, str] | None = None) -> None:
         self._harness = harness
-        self._environ = os.environ if environ is None else environ
+        self._environ = user_environment() if environ is None else environ
         self._url = completions_url(harness.base_url)
         self._client: httpx.AsyncClient | None = None
 
