@@ -31,6 +31,7 @@ from scheduler.score import Rescored, Today, all_lines, recorded, set_against
 from scheduler.submit import MOST_GENERATIONS
 from scheduler.summary import exit_code, summed_up
 from scheduler.tallies import PlanLines
+from scheduler.validate import check_judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,9 @@ def judge_anew(
             "evals/results first (`aws s3 sync`)"
         )
     now = datetime.now(UTC)
-    bundle, graders = _todays_graders(config, today, result.plan) if regrade else (None, result.plan.graders)
+    bundle, graders = (
+        _todays_graders(config, today, result.plan, options.environment) if regrade else (None, result.plan.graders)
+    )
     with ExitStack() as stack:
         server = stack.enter_context(server_of(result.plan, config, options, result.store)) if recording else None
         plan = _opened(server, result, today, now, graders, again=now.isoformat() if regrade else "")
@@ -88,10 +91,14 @@ def judge_anew(
     return Anew(rescored, made.plan, documents, work.stopped, work.signal)
 
 
-def _todays_graders(config: TreeConfig, today: Today, plan: Plan) -> tuple[Bundle, PlannedGraders]:
+def _todays_graders(
+    config: TreeConfig, today: Today, plan: Plan, environment: Mapping[str, str]
+) -> tuple[Bundle, PlannedGraders]:
     names = check_today(config, today, plan)
     if not names:
         raise UsageError("--regrade: none of the scenarios that can be judged calls a grader")
+    if plan.target.base_url is None:  # else the platform's judge is asked
+        check_judge(config, names, environment)
     bundle = bundle_of(config, names, harness_files(config))
     return bundle, planned_graders(config, names, bundle, plan.target)
 

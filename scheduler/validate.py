@@ -7,7 +7,7 @@ command, the results folder, and the API's limits. Nothing is written and no age
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -161,7 +161,7 @@ def validate(
             draft = drafts.cases[0] if drafts is not None and drafts.cases else None
             chosen = _caught(errors, lambda: _check_selection(config, loaded.cases, words, deselect, draft))
             if chosen is not None and import_graders and not target:
-                _caught(errors, lambda: check_judge(config, chosen, environment))
+                _caught(errors, lambda: check_judge(config, _called(chosen), environment))
         if whole.grader_places():
             files = version.files if version is not None else ()
             _caught(errors, lambda: problems.extend(look_at_graders(config, whole, files, import_them=import_graders)))
@@ -259,18 +259,22 @@ def _check_selection(
     return chosen
 
 
-def check_judge(config: TreeConfig, chosen: Selection, environment: Mapping[str, str]) -> None:
-    """ConfigError where a chosen scenario calls a grader that may ask the judge, and the key that `[judge]` names is
-    not set: else each of them would say so, after its run was paid for (S26)."""
-    from evalfleet.server.judge import Judge  # one that is not asked here, for most trees have none
-
-    names = {
+def _called(chosen: Selection) -> set[str]:
+    """The graders that chosen scenarios call."""
+    return {
         grader.name
         for case in chosen.cases
         for scenario in case.scenarios
         if case_key(case.name, scenario.id) in chosen.chosen
         for grader in scenario.graders
     }
+
+
+def check_judge(config: TreeConfig, names: Collection[str], environment: Mapping[str, str]) -> None:
+    """ConfigError where one of these graders may ask the judge, and the key that `[judge]` names is not set: else each
+    scenario would say so, after its run was paid for (S26)."""
+    from evalfleet.server.judge import Judge  # most trees have none
+
     if config.judge is not None and asking(config.root, names):
         Judge(config.judge, environ=environment).check()
 
