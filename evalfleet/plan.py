@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from evalfleet.checks.case import Scenario, case_key
@@ -182,6 +182,16 @@ class PlannedEvaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedBaseline:
+    """The older result that this one is compared with (S31): its commit, and its artifact: a name in the same results
+    store, or the place of one elsewhere. `fail_on`: "any" or "significant" where a regression loses the gate."""
+
+    commit: str
+    artifact: str
+    fail_on: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedGraders:
     """`digest` names the bundle; `env` holds names, never values; `judge`: `t.llm` has somebody to ask (S28).
 
@@ -230,6 +240,7 @@ class Plan:
     timeout: float | None = None
     quarantine: tuple[Quarantine, ...] = ()
     rescored_from: str | None = None
+    baseline: PlannedBaseline | None = None
     signature: str | None = None
     format: int = FORMAT
 
@@ -380,6 +391,7 @@ class Plan:
             "timeout": self.timeout,
             "quarantine": [entry.to_json() for entry in self.quarantine],
             "rescored_from": self.rescored_from,
+            **({} if self.baseline is None else {"baseline": asdict(self.baseline)}),
             **({} if self.signature is None else {"signature": self.signature}),
         }
 
@@ -407,6 +419,12 @@ class Plan:
     def loads(cls, data: bytes | str) -> Plan:
         """ValueError when the bytes are no JSON or no plan."""
         return cls.from_json(json.loads(data))
+
+
+def _baseline_from(document: Mapping[str, Any] | None) -> PlannedBaseline | None:
+    if document is None:
+        return None
+    return PlannedBaseline(str(document["commit"]), str(document["artifact"]), document["fail_on"])
 
 
 def _plan_from(document: Mapping[str, Any]) -> Plan:
@@ -479,5 +497,6 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
         timeout=document.get("timeout"),
         quarantine=tuple(map(Quarantine.from_json, document.get("quarantine") or ())),
         rescored_from=document.get("rescored_from"),
+        baseline=_baseline_from(document.get("baseline")),
         signature=document.get("signature"),
     )

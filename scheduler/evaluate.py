@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from evalfleet.plan import Plan
     from evalfleet.tree import TreeConfig
     from scheduler.allowed import AllowedMissing
-    from scheduler.compare import Baseline, Compared
+    from scheduler.compare import Baseline, Compared, FailOn
     from scheduler.dispatch import Ended
     from scheduler.prepare import Prepared
     from scheduler.submit import Opened
@@ -66,6 +66,7 @@ class Options:
     max_time: str | None = None
     allow_missing: AllowedMissing | None = None
     baseline: Baseline | None = None
+    fail_on: FailOn | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -140,6 +141,11 @@ def resume(config: TreeConfig, record: Submission, options: Options, reporter: R
     submissions = Submissions(state_folder(config, options))
     if options.baseline is not None:
         options.baseline.check(plan)
+    else:
+        from scheduler.compare import planned_baseline
+
+        older = planned_baseline(plan, store, options.fail_on, reporter.warn, anywhere=True)
+        options = replace(options, baseline=older)
     if record.status != "running":
         from scheduler.dispatch import Ended
         from scheduler.score import recorded

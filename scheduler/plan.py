@@ -37,7 +37,7 @@ from evalfleet.tree import MAX_CONCURRENCY, TreeConfig, TreeVersion
 from scheduler.pins import Pin, make_pin, submission_id
 from scheduler.select import DRAFT, Selection
 
-SCORER: Final = Scorer("evalfleet-checks", "1")
+SCORER: Final = Scorer("evalfleet-checks", "2")
 """Who judges. The version moves only when a verdict could (S10)."""
 
 DEFAULT_CONCURRENCY: Final = 8

@@ -19,7 +19,7 @@ from evalfleet.graders.bundle import Bundle, build_bundle
 from evalfleet.graders.check import asking, resolve_python
 from evalfleet.money import read_amount
 from evalfleet.plan import Limits, Plan, PlannedGraders, PlannedTarget
-from evalfleet.results import results_store
+from evalfleet.results import ResultsStore, results_store
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig, find_tree
 from evalfleet.treeconfig import OpenAIHarness
@@ -100,6 +100,7 @@ def prepare(
     weight: int | None = None,
     max_failures: int | None = None,
     allow_flaky: bool = False,
+    fleet: ResultsStore | None = None,
 ) -> Prepared:
     """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong.
 
@@ -107,7 +108,7 @@ def prepare(
     submission that is handed to one. `deselect`, `only` and `timeout` as for `select`; `budget` and `max_time` as they
     were written. `baseline` and `fail_on` as for `asked_baseline`: what nothing can be compared with is refused, too.
     With `no_graders` none is imported, and none asked before a resume. `max_failures`, with `allow_flaky`, is for a
-    fleet: a command that drives itself counts itself.
+    fleet: a command that drives itself counts itself. `fleet`: its results, where the baseline is looked for then.
     """
     settings = Settings.from_env(environment)
     limits = Limits(settings.tries, settings.losses, settings.stall, settings.queued)
@@ -150,7 +151,8 @@ def prepare(
         graders = planned_graders(config, names, bundle, target)
     if commit is not None and not (on_target and re.fullmatch(r"[0-9a-f]{40}", commit)):
         raise UsageError(f"--commit takes 40 hex digits and goes with --target only, not {commit!r}")
-    older = asked_baseline(baseline, fail_on, results_store(results or config.results_folder), config.root)
+    store = fleet or results_store(results or config.results_folder)
+    older = asked_baseline(baseline, fail_on, store, config.root)
     plan, pin = build_plan(
         config,
         selection,
@@ -167,6 +169,7 @@ def prepare(
     )
     if older is not None:
         older.check(plan)
+        plan = replace(plan, baseline=older.planned(store))
     return Prepared(
         config=config,
         selection=selection,

@@ -112,7 +112,7 @@ class Regrading:
             if graded.stopped is not None or graded.judgement is None:
                 raise JudgeNotConfigured(graded.stopped or "grading was stopped")
             if graded.judgement.outcome != "missing":
-                self._row = 0 if any(answer.llm_calls for answer in graded.answers) else self._row
+                self._row = 0 if graded.judge_answered else self._row
                 return _with_answers(judged_line(line, played, graded.judgement), graded.answers)
             self._row += 1
             if self._row >= JUDGE_ROW:

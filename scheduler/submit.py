@@ -143,7 +143,13 @@ def _with_artifact(
             f"{store.shown(folder)} belongs to {earlier.id}, but to other evaluations than the platform's; "
             "move that folder away, or use --fresh"
         )
-    again = replace(earlier, concurrency=plan.concurrency, limits=plan.limits, quarantine=plan.quarantine)
+    again = replace(
+        earlier,
+        concurrency=plan.concurrency,
+        limits=plan.limits,
+        quarantine=plan.quarantine,
+        baseline=plan.baseline,
+    )
     return seal.signed(again)
 
 

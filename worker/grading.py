@@ -134,7 +134,7 @@ class Grading:
         assert graded.judgement is not None
         line = attempt_line(plan, play, graded.judgement, graded.answers)
         if graded.judgement.outcome != "missing":
-            if any(answer.llm_calls and answer.kind != "judge_unavailable" for answer in graded.answers):
+            if graded.judge_answered:
                 self.crew.ledger.judge_answered(plan.id)
             self.crew.record(plan, play.attempt, line)
             return "recorded"

@@ -7,7 +7,7 @@ from typing import Any
 
 from evalfleet.checks.assertions import read_assertion
 from evalfleet.checks.duration import seconds_of
-from evalfleet.checks.expectation import KINDS, Expectation, MaxToolCalls, MinToolCalls
+from evalfleet.checks.expectation import KINDS, Expectation, Grader, MaxToolCalls, MinToolCalls
 from evalfleet.checks.near import did_you_mean, folded, near_name
 from evalfleet.checks.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from evalfleet.checks.reading import STR_TAG, Entry, Reader, described
@@ -352,4 +352,13 @@ def look_at_all(
             node,
             f"{called} says only what must not happen",
             "an agent that does nothing would pass; say what must happen too, if only `- no_error: true`",
+        )
+    elif all(item.negative or isinstance(item, Grader) for item in expect):
+        alone = (
+            "graders alone" if all(isinstance(item, Grader) for item in expect) else "graders, and what must not happen"
+        )
+        reader.warn(
+            node,
+            f"{called} is judged by {alone}",
+            "an agent that crashed passes if they pass what it left; if that is not meant: add `- no_error: true`",
         )

@@ -55,11 +55,12 @@ class Client:
         """`timeout` bounds one try of one request, `connect_timeout` its connection, `retry_for` all tries of a call,
         `silence` how long a stream may say nothing, in seconds. `hear` is told of every try as it ends.
 
-        SettingError for a base URL that is none, CredentialError for a token that no header can carry.
+        SettingError for a base URL that is none, or a proxy to it that cannot be used; CredentialError for a token
+        that no header can carry.
         """
         self._transport = Transport(base_url, token, connect_timeout=connect_timeout, user_agent=user_agent)
         self._calls = Calls(self._transport, timeout=timeout, retry_for=retry_for, jitter=jitter, hear=hear)
-        self._hear = hear
+        self.hear: Hear = hear if hear is not None else lambda _heard: None
         self._silence = silence
         self._jitter = jitter
 
@@ -132,7 +133,7 @@ class Client:
             jitter=self._jitter,
             silence=self._silence,
             ask=ask,
-            hear=self._hear,
+            hear=self.hear,
             told=told,
         ).events()
 

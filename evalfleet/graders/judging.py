@@ -2,8 +2,9 @@
 
 The graders of a scenario run one after the other in the grader pool. The judge's trouble is not the agent's (S26): a
 judge that cannot be reached leaves the attempt missing after two more gradings, its trial in the artifact; a judge that
-is not configured, or refuses the key, is the operator's and stops the grading. One that is there and answers nothing
-within a grader's 30 s is an error of that grader.
+is not configured, or refuses the key, is the operator's and stops the grading. Neither keeps back an attempt that an
+assertion has decided: that one is failed without a judge (S23). One that is there
+and answers nothing within a grader's 30 s is an error of that grader.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ class Graded:
     answers: tuple[GraderAnswer, ...]
     stopped: str | None = None
 
+    @property
+    def judge_answered(self) -> bool:
+        """Did the judge answer what it was asked? Then a row of gradings without it has ended (S26)."""
+        return any(answer.llm_calls for answer in self.answers) and not any(map(_has_no_judge, self.answers))
+
 
 def needs_graders(scenario: Scenario, trial: Trial, meaning: RunMeaning) -> bool:
     """Only a trial that has a result of its own is worth a judge's time (S12)."""
@@ -60,8 +66,14 @@ async def grade(scenario: Scenario, trial: Trial, meaning: RunMeaning, call: Gra
         for grader in scenario.graders:
             answer = await call(grader.name, scenario.case_document(), trial.run_document(), about(trial))
             answers.append(answer)
-            if answer.kind == "stopped":
-                return Graded(None, tuple(answers), answer.error or "grading was stopped")
-            if answer.kind == "judge_unavailable":
-                break  # the next one would ask the same judge; what the assertions found counts all the same (S23)
-    return Graded(judge(scenario, trial, meaning, answers), tuple(answers))
+            if _has_no_judge(answer):
+                break
+    judgement = judge(scenario, trial, meaning, answers)
+    stopped = next((answer for answer in answers if answer.kind == "stopped"), None)
+    if judgement.outcome == "missing" and stopped is not None:
+        return Graded(None, tuple(answers), stopped.error or "grading was stopped")
+    return Graded(judgement, tuple(answers))
+
+
+def _has_no_judge(answer: GraderAnswer) -> bool:
+    return answer.kind in ("judge_unavailable", "stopped")

@@ -25,6 +25,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
 from evalfleet.errors import CredentialError, EvalfleetError, UnfitHost, UsageError
+from evalfleet.harnesswatch import agent_works_in_the_tree
 from evalfleet.server import harnesses
 from evalfleet.server.accounts import any_live
 from evalfleet.server.app import create_app
@@ -251,7 +252,7 @@ async def open_stack(
     streams = Streams(None if neighbours is None else neighbours.herald.tell)
     drivers = {versions[tree.name].harness_id: tree.driver for tree in trees}
     looks = {
-        versions[tree.name].harness_id: Looks(tree.watch, advice=_advice(), moved=tree.moved)
+        versions[tree.name].harness_id: Looks(tree.watch, advice=_advice(tree), moved=tree.moved)
         for tree in trees
         if tree.watch is not None
     }
@@ -269,11 +270,16 @@ async def open_stack(
     return Stack(create_app(services, accounts), services, ids, list(drivers.values()), keeper)
 
 
-def _advice() -> str:
+def _advice(tree: ServedTree) -> str:
     """What can be done about a harness that has changed under its server."""
     if "EVALFLEET_LIFELINE_FD" in os.environ:
-        return "restore it and the same command goes on, or take the tree as it is now with --fresh"
-    return "restore it and the same command goes on, or start the server again: it serves the tree as it is then"
+        anew = "take the tree as it is now with --fresh"
+    else:
+        anew = "start the server again: it serves the tree as it is then"
+    advice = f"restore it and the same command goes on, or {anew}"
+    if agent_works_in_the_tree(tree.config):
+        advice += '. An agent that writes to it gets a copy with cwd = "scratch" in [harness.command]'
+    return advice
 
 
 def _enter(connection: Connection, server: ThisServer) -> str:

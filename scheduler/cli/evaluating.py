@@ -100,18 +100,16 @@ def eval_(
     log_level(verbose)
     files = report_files(output)
     most_failures = 1 if exit_first else max_failures
-    server = None
+    server = fleet = None
     if broker is not None:
         from scheduler.cli.steering import refuse_on_fleet
 
-        refuse_on_fleet(
-            baseline=baseline,
-            fail_on_regression=fail_on_regression,
-            leave_running=leave_running,
-            results=results,
-        )
+        refuse_on_fleet(leave_running=leave_running, results=results)
+        from scheduler.cli.parts import results_of
+
         os.environ["EVALFLEET_BROKER_URL"] = broker  # as --env-file would: everything below reads it there
         server = None if target else settings_of(None).require_base_url()
+        fleet = None if baseline is None else results_of(settings_of(None))
     prepared = prepared_of(
         tree,
         select,
@@ -136,6 +134,7 @@ def eval_(
         allow_flaky=allow_flaky,
         by_ast=broker is not None,
         server=server,
+        fleet=fleet,
     )
     for warning in prepared.warnings:
         say(warning)
@@ -154,6 +153,7 @@ def eval_(
             allow_missing=allow_missing,
             as_json=as_json,
             quiet=quiet,
+            baseline=prepared.baseline,
             root=prepared.config.root,
         )
     from scheduler.evaluate import evaluate
@@ -298,6 +298,8 @@ def resume(
             max_time=max_time,
             allow_flaky=allow_flaky,
             allow_missing=allow_missing,
+            baseline=baseline,
+            fail_on=fail_on_regression,
             as_json=as_json,
             quiet=quiet,
         )
@@ -313,7 +315,8 @@ def resume(
         max_failures=1 if exit_first else max_failures,
         budget=budget,
         max_time=max_time,
-        baseline=asked_baseline(baseline, fail_on_regression, folder, config.root),
+        baseline=None if baseline is None else asked_baseline(baseline, fail_on_regression, folder, config.root),
+        fail_on=fail_on_regression,
         allow_missing=allow_missing,
     )
     known = Submissions(state_folder(config, options))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evalfleet.checks import Case, Place, Scenario, expectation_from_document, nodes
@@ -188,6 +188,8 @@ def test_the_seeds_example_is_a_case() -> None:
     [
         ("{tool_not_called: {name: t}}", "says only what must not happen"),
         ("{final_answer_max_chars: 9}, {final_answer_not_contains: x}", "says only what must not happen"),
+        ("{grader: {name: q.a}}, {grader: {name: q.b}}", 'a" is judged by graders alone'),
+        ("{grader: {name: q.a}}, {tool_not_called: {name: t}}", "is judged by graders, and what must not happen"),
         ("{hook_called: {name: tool.before}}", 'did you mean "tools.before"?'),
         ("{hook_called: {name: tools.before, decision: denied}}", 'did you mean "deny"?'),
         ("{hook_called: {name: mine}}", "known are: context.build, "),
@@ -201,6 +203,10 @@ def test_what_is_only_suspicious_is_a_warning(item: str, said: str) -> None:
     text = "\n".join(warning.render() for warning in loaded.warnings)
     assert said in text
     assert "4:" in text or "2:5" in text
+
+
+def test_s21_beside_a_positive_assertion_a_grader_is_no_warning() -> None:
+    assert not parsed(scenario("{grader: {name: q.a}}, {no_error: true}")).warnings
 
 
 def test_text_that_a_comment_cuts_off_is_a_warning() -> None:
@@ -243,6 +249,7 @@ WORDS = ["scenarios:", "expect:", "id:", "user:", "no_error: true"]
 
 
 @given(st.lists(st.sampled_from(SCRAPS + WORDS), max_size=60))
+@example(["---\n", " "])
 def test_whatever_a_file_holds_nothing_is_raised(parts: list[str]) -> None:
     loaded = parsed("".join(parts))
     assert loaded.cases or loaded.problems

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -56,13 +55,11 @@ def test_item4_an_agent_edited_while_it_is_played_is_never_recorded_under_the_ol
         stopped(command.wait())
     assert tree.lines() == []
     assert tree.summary()["exit_code"] == 3
-    old = tree.run("plan", "--json").check(0).document()["commit"]
     (tree.root / "agent.py").write_text(before)
     started = tree.started()
     done = tree.run("eval").check(0, "resuming sub_", "1 scenario: 1 pass")
     assert "--fresh starts over" in done.err
     assert tree.started() == started + 2, "a fresh chat: the old one has a turn that does not count"
-    assert tree.run("plan", "--json").check(0).document()["commit"] != old
 
 
 def test_item4_an_agent_that_edits_its_own_code_stops_its_evaluation(tree: Tree) -> None:
@@ -124,9 +121,6 @@ def test_n10_links_in_the_tree_stop_nothing(tmp_path: Path) -> None:
     (tmp_path / "gone.py").symlink_to("nowhere/at/all.py")
     (tmp_path / "loop.py").symlink_to("loop.py")
     (tmp_path / "evals/graders/loop").symlink_to("../graders/loop")
-    tree.run("validate").check(0, "ready to run")
     files = tree.run("plan", "--files").check(0).out
     assert {"shared", ".#agent.py", "gone.py", "loop.py"} <= set(files.split())
     tree.run("eval").check(0, "1 scenario: 1 pass")
-    shutil.rmtree(tmp_path / "lib")
-    tree.run("eval", "--fresh").check(0, "1 scenario: 1 pass")

@@ -208,6 +208,7 @@ class Fleet:
 
     def server(self, tree: Path) -> Part:
         ready = self.folder / "server-url"
+        ready.unlink(missing_ok=True)
         state = str(self.folder / "state")
         part = self.start(
             "server", "server", "--tree", str(tree), "--port", "0", "--state", state, "--ready-file", str(ready)
@@ -250,9 +251,9 @@ class Fleet:
         assert re.fullmatch(r"sub_[0-9A-Z]{26}\n", done.stdout)
         return done.stdout.strip()
 
-    def watch(self, submission: str, within: float = WITHIN) -> tuple[int, dict[str, Any]]:
+    def watch(self, submission: str, *arguments: str, within: float = WITHIN) -> tuple[int, dict[str, Any]]:
         """Exit code and the one object of `--json`."""
-        done = self.run("watch", submission, "--json", within=within)
+        done = self.run("watch", submission, "--json", *arguments, within=within)
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)
 

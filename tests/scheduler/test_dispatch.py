@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -381,7 +381,7 @@ def test_what_is_judged_when_a_submission_is_stopped_is_waited_for(scene: Scene)
     conversation = scene.take()
     [attempt] = scene.plan.attempts(conversation)[:1]
     scene.ledger.end(scene.plan.id, "stopped", "out of money", "out_of_funds")
-    steps = [
+    steps: list[Callable[[], object]] = [
         lambda: scene.ledger.put_record(scene.plan.id, attempt, b"{}", "passed"),
         lambda: scene.ledger.release(scene.plan.id, conversation, "w", played=True),
         lambda: scene.ledger.confirm(scene.plan.id, {attempt: "passed"}),

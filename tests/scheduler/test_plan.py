@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from evalfleet.tree import EvalConfig, HarnessConfig, TreeConfig, TreeVersion
 from scheduler.plan import (
     MAX_BODY,
     MAX_CASES,
+    SCORER,
     at_generation,
     build_plan,
     evaluation_body,
@@ -162,7 +163,7 @@ def test_an_evaluation_is_created_with_snapshots_of_its_cases() -> None:
         "harness_id": "h_1",
         "harness_commit": "c" * 40,
         "suite": {"key": "checks/k3", "version": body["suite"]["version"], "name": "checks"},
-        "scorer": {"id": "evalfleet-checks", "version": "1"},
+        "scorer": asdict(SCORER),
         "k": 3,
         "cases": [
             {

@@ -142,7 +142,8 @@ def test_n10_validate_plan_and_server_refuse_the_same_links(
         check_judges(tree)
         read_tree(tree, state=tmp_path / "state").files()
 
-    for look in (lambda: validate(tree).raise_if_refused(), plan, serve):
+    looks: tuple[Callable[[], None], ...] = (lambda: validate(tree).raise_if_refused(), plan, serve)
+    for look in looks:
         if wanted:
             with pytest.raises(EvalfleetError, match=re.escape(wanted)) as caught:
                 look()
