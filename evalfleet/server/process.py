@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
+from starlette.types import ASGIApp
 
 from evalfleet.errors import CredentialError, EvalfleetError, UnfitHost, UsageError
 from evalfleet.server import harnesses
@@ -161,7 +162,7 @@ class Server(uvicorn.Server):
         self._leaving.set()
 
 
-def uvicorn_config(app: Gate) -> uvicorn.Config:
+def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         lifespan="off",
