@@ -166,7 +166,7 @@ def prepare(
             config,
             settings,
             on_target=on_target,
-            another=config.target is not None and harness not in {None, _harness_of(found.config)},
+            another=_other(harness, found.config),
         ),
         commit=commit or version.commit,
         graders=graders,
@@ -212,8 +212,8 @@ def counts_money(config: TreeConfig) -> bool:
     return not (isinstance(driver, OpenAIHarness) and driver.price is None)
 
 
-def _harness_of(config: TreeConfig) -> str | None:
-    return None if config.target is None else config.target.harness_id
+def _other(harness: str | None, config: TreeConfig) -> bool:
+    return harness is not None and config.target is not None and harness != config.target.harness_id
 
 
 def retargeted(config: TreeConfig, harness: str | None, machine: str | None, *, on_target: bool) -> TreeConfig:
@@ -227,8 +227,7 @@ def retargeted(config: TreeConfig, harness: str | None, machine: str | None, *, 
     target = config.target
     if target is None or (harness is None and machine is None):
         return config
-    another = harness is not None and harness != target.harness_id
-    kept = None if another else target.machine_id
+    kept = None if _other(harness, config) else target.machine_id
     new = replace(target, harness_id=harness or target.harness_id, machine_id=machine or kept)
     return replace(config, target=new)
 

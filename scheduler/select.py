@@ -1,8 +1,8 @@
 """Which scenarios do the words on the command line mean?
 
-A word is a case's name (with or without `.yaml`), the path of its file, a folder of case files, a glob (`to*`), or `CASE/SCENARIO` with globs on
-either side. A name that is spelt exactly wins over the same text read as a glob. What a word does not match is an
-error with the near names; nothing runs (S7, exit 2).
+A word is a case's name (with or without `.yaml`), the path of its file, a folder of case files, a glob (`to*`), or
+`CASE/SCENARIO` with globs on either side. A name that is spelt exactly wins over the same text read as a glob. What a
+word does not match is an error with the near names; nothing runs (S7, exit 2).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def mcp(
     from scheduler.mcp.http import read_place, serve_http
 
     place = read_place(http)
-    token = os.environ.pop("EVALFLEET_TOKEN", None) or None  # popped, as the server does: nothing started here has it
+    token = os.environ.get("EVALFLEET_TOKEN") or None
     database = os.environ.get("EVALFLEET_DATABASE_URL") or None
     asyncio.run(serve_http(workspace, place, token=token, database=database, announce=say))
     return 0

@@ -34,7 +34,7 @@ NEWEST = 20
 
 def harness_eval(workspace: Workspace, asked: Mapping[str, Any], call: Call) -> Answer:
     """Play, judge, record. EvalfleetError for what ends before anything is judged."""
-    prepared = _prepared(workspace, asked, budget=_budget(workspace, asked), max_time=_text(asked, "max_time"))
+    prepared = _prepared(workspace, asked, _budget(workspace, asked), _text(asked, "max_time"))
     call.warnings += [warning.removeprefix("warning: ") for warning in prepared.warnings]
     words = _words(asked)
     options = workspace.options(fresh=asked.get("fresh", False), max_failures=asked.get("max_failures"))
@@ -134,7 +134,9 @@ def _here(workspace: Workspace) -> Submissions:
     return Submissions(state_folder(workspace.config(), workspace.options()))
 
 
-def _prepared(workspace: Workspace, asked: Mapping[str, Any], **limits: str | None) -> Prepared:
+def _prepared(
+    workspace: Workspace, asked: Mapping[str, Any], budget: str | None = None, max_time: str | None = None
+) -> Prepared:
     return prepare(
         workspace.tree,
         asked.get("cases") or (),
@@ -148,7 +150,8 @@ def _prepared(workspace: Workspace, asked: Mapping[str, Any], **limits: str | No
         commit=asked.get("commit"),
         harness=asked.get("harness_id"),
         machine=asked.get("machine_id"),
-        **limits,
+        budget=budget,
+        max_time=max_time,
     )
 
 

@@ -1,7 +1,7 @@
 """How does a client of the Model Context Protocol call a tool, hear how far it is, and end it?
 
-Each call works on a thread of its own; the event loop passes its progress on and hears that it is cancelled. A cancelled
-call ends as Ctrl-C ends a command (S38): the thread is waited for, so that nothing of it runs on unseen.
+Each call works on a thread of its own; the event loop passes its progress on and learns that it is cancelled. A
+cancelled call ends as Ctrl-C ends a command (S38): the thread is waited for, so that nothing of it runs on unseen.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ from scheduler.mcp.tools import TOOLS, Tool
 from scheduler.mcp.workspace import Call, Workspace
 
 log = logging.getLogger(__name__)
+
+Context = ServerRequestContext[Any, Any]
+FAULT = "this is a fault of evalfleet's own: please report it with what the log of `evalfleet mcp` (its stderr) says"
 
 INSTRUCTIONS = (
     "evalfleet plays the checks that this tree carries (evals/cases) against its agent. Try a check as `scenarios` of "
@@ -74,7 +77,7 @@ class Running:
 class Progress:
     """Passes on what a thread says, the newest only: a client that reads slowly holds nothing up."""
 
-    def __init__(self, context: ServerRequestContext[Any, Any]) -> None:
+    def __init__(self, context: Context) -> None:
         self._session = context.session
         self._loop = asyncio.get_running_loop()
         self._new = asyncio.Event()
@@ -107,12 +110,10 @@ class Progress:
 def make_server(workspace: Workspace, running: Running) -> Server[Any]:
     """The server of one tree."""
 
-    async def list_tools(
-        _context: ServerRequestContext[Any, Any], _page: PaginatedRequestParams | None
-    ) -> ListToolsResult:
+    async def list_tools(_context: Context, _page: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[_listed(tool) for tool in TOOLS.values()])
 
-    async def call_tool(context: ServerRequestContext[Any, Any], asked: CallToolRequestParams) -> CallToolResult:
+    async def call_tool(context: Context, asked: CallToolRequestParams) -> CallToolResult:
         tool = TOOLS.get(asked.name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"there is no tool {asked.name!r}; there are {', '.join(TOOLS)}")
@@ -199,14 +200,11 @@ def _done(tool: Tool, workspace: Workspace, arguments: Mapping[str, Any], call: 
         return _error("interrupted before anything was played")
     except Exception:  # the outermost boundary: a bug must not look like a verdict, nor end the server
         log.exception("%s failed", tool.name)
-        return _error(
-            "this is a fault of evalfleet's own; the log (stderr) of `evalfleet mcp` says more: please report it"
-        )
+        return _error(FAULT)
     finally:
         gc.unfreeze()  # `uncollected` is for commands that end: here garbage of one call must not stay for ever
-    return CallToolResult(
-        content=[TextContent(type="text", text=answer.text)], structured_content=dict(answer.document)
-    )
+    text = TextContent(type="text", text=answer.text)
+    return CallToolResult(content=[text], structured_content=dict(answer.document))
 
 
 def _error(message: str) -> CallToolResult:
