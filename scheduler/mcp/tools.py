@@ -226,7 +226,7 @@ TOOLS: Mapping[str, Tool] = {
             "fleet is configured, its submissions.",
             {"submission": _argument("string", "One submission: its id, or a beginning of it.")},
             {
-                "playing": {"type": "object", "additionalProperties": {"type": "string"}},
+                "playing": _OBJECTS,
                 "submissions": _OBJECTS,
                 "fleet": {"type": ["array", "null"], "items": {"type": "object"}},
             },

@@ -45,8 +45,8 @@ class Workspace:
     state: Path | None = None
     results: Path | None = None
     budget: str = DEFAULT_BUDGET
-    playing: dict[str, str] = field(default_factory=dict)
-    """What `harness_eval` is at now, in words: the selection → how far it is."""
+    playing: dict[Call, tuple[str, str]] = field(default_factory=dict)
+    """What `harness_eval` is at now, in words: for each call its selection and how far it is."""
 
     def config(self, *, on_target: bool = False, harness: str | None = None) -> TreeConfig:
         """As the files say now: they are edited between two calls."""
