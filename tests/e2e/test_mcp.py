@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent
 
+from scheduler.tokens import create_token
 from tests.e2e.command import WITHIN
 from tests.e2e.conftest import Tree
 
@@ -145,3 +149,35 @@ async def test_a_cancelled_call_ends_as_ctrl_c_does_and_the_same_call_goes_on(tr
         assert "resuming" in text
         assert resumed["verdict"] == "pass"
     assert tree.started() == 2
+
+
+async def test_over_http_a_token_is_needed_and_no_page_may_call(tree: Tree) -> None:
+    """The tokens are those of `evalfleet server`: EVALFLEET_TOKEN, and those that `evalfleet token` makes."""
+    tree.case("tone", "scenarios: [{id: says, user: say Hello, expect: [{final_answer_contains: Hello}]}]")
+    made = create_token("editor", account="main", expires=None, database=None, state=tree.root / ".evalfleet")
+    with tree.start("mcp", "--http", "127.0.0.1:0", environment={"EVALFLEET_TOKEN": "fixed-token"}) as served:
+        url = served.await_line("listening on").split()[-1]
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        accepted = {"Accept": "application/json, text/event-stream"}
+        async with httpx2.AsyncClient(headers=accepted) as stranger:
+            for sent, code in [
+                ({}, 401),
+                ({"Authorization": "Bearer wrong"}, 401),
+                ({"Authorization": "Basic fixed-token"}, 401),
+                ({"Authorization": "Bearer fixed-token", "Origin": "https://evil.example"}, 403),
+                ({"Authorization": "Bearer fixed-token", "Host": "evil.example"}, 421),
+            ]:
+                answer = await stranger.post(url, json=asked, headers=sent)
+                assert answer.status_code == code, sent
+                assert "harness_eval" not in answer.text
+                assert answer.headers.get("www-authenticate") == ('Bearer realm="splox"' if code == 401 else None)
+        for token in ("fixed-token", made):
+            with anyio.fail_after(WITHIN):
+                async with (
+                    httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=WITHIN) as browser,
+                    Client(streamable_http_client(url, http_client=browser)) as client,
+                ):
+                    text, found = await called(client, "validate")
+                    assert found["ok"], text
+        served.signal(signal.SIGTERM)
+        assert "Traceback" not in served.wait().err
