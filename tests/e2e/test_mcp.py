@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,9 @@ async def playing(client: Client) -> str:
     return found
 
 
-async def until(what: Callable[[], bool]) -> None:
-    """For facts that send no event; `connected` has the deadline."""
-    while not what():
+async def until(what: Callable[[], Awaitable[bool]]) -> None:
+    """For facts that send no event, as the end of a call that has no answer; `connected` has the deadline."""
+    while not await what():  # noqa: ASYNC110
         await anyio.sleep(0.05)
 
 
@@ -123,6 +123,15 @@ async def test_a_cancelled_call_ends_as_ctrl_c_does_and_the_same_call_goes_on(tr
     async with connected(tree) as client:
         begun = anyio.Event()
 
+        async def a_turn_has_begun() -> bool:
+            return tree.started() == 1
+
+        async def it_is_interrupted() -> bool:
+            return "interrupted" in await playing(client)
+
+        async def it_is_over() -> bool:
+            return not await playing(client)
+
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             assert (progress < 1, total) == (True, 2)
             if "1 running" in (message or ""):
@@ -133,17 +142,15 @@ async def test_a_cancelled_call_ends_as_ctrl_c_does_and_the_same_call_goes_on(tr
                 lambda: client.call_tool("harness_eval", {"concurrency": 1}, progress_callback=on_progress)
             )
             await begun.wait()
-            await until(lambda: tree.started() == 1)
+            await until(a_turn_has_begun)
             assert "every case: 0 of 2 recorded" in await playing(client)
             second = await client.call_tool("harness_eval", {})
             assert second.is_error
             assert "another evalfleet is at work in this tree" in said(second)
             calls.cancel_scope.cancel()
-        while "interrupted" not in (await playing(client)):  # the cancelled call has no answer to wait for
-            await anyio.sleep(0.1)
+        await until(it_is_interrupted)
         go.touch()
-        while await playing(client):
-            await anyio.sleep(0.1)
+        await until(it_is_over)
         assert tree.started() == 1
         text, resumed = await called(client, "harness_eval", concurrency=1)
         assert "resuming" in text
