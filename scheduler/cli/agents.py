@@ -31,7 +31,7 @@ def mcp(
         str | None,
         typer.Option(
             "--http",
-            envvar="EVALFLEET_MCP_HTTP",
+            envvar="EVALFLEET_HTTP",
             help="Serve streamable HTTP here instead of stdio; a token is needed.",
             metavar="HOST:PORT",
         ),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +32,7 @@ from tests.scheduler.samples import ARTIFACT, line, plan, scenario, trial_record
 CONFIG = '[harness]\nname = "concierge"\nfiles = ["agent.py"]\n[harness.command]\nargv = ["python3", "agent.py"]\n'
 TARGET = '[target]\nbase_url = "https://platform.example"\nharness_id = "h_own"\nmachine_id = "m_own"\n'
 SCENARIO = {"id": "greets", "user": "Say hello.", "expect": [{"final_answer_contains": "hello"}]}
+PAGE = (Path(__file__).parents[2] / "docs/mcp.md").read_text(encoding="utf-8")
 HEX = "c0ffee" + "0" * 34
 
 
@@ -95,6 +99,22 @@ async def test_what_a_result_gives_is_what_the_command_prints_as_json(tree: Path
     _, shown = await call(workspace, "show")
     summary = recorded(choose(None, None, tree / "evals/results")[0])
     assert {key: shown[key] for key in shown if key not in {"damage", "transcript"}} == result_document(summary, 0)
+
+
+def test_every_tool_and_argument_is_on_the_page_and_none_that_is_gone() -> None:
+    tools = re.findall(r"^\| `(\w+)` \| [^`|]", PAGE.partition("### What they take")[0], re.MULTILINE)
+    assert tools == list(TOOLS)
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert rows == [(tool.name, argument) for tool in TOOLS.values() for argument in tool.arguments]
+
+
+def test_no_other_command_waits_for_the_protocols_package() -> None:
+    program = (
+        "import sys, scheduler.cli, scheduler.prepare, scheduler.evaluate, scheduler.conduct, scheduler.reread\n"
+        "print([name for name in sys.modules if name.split('.')[0] in {'mcp', 'httpx2', 'jsonschema'}])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize(
