@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_scenarios_may_be_a_case_a_list_or_one(tree: Path, capsys: pytest.Captur
     assert [(case["name"], [s["id"] for s in case["scenarios"]]) for case in found["cases"]] == [("draft", ["greets"])]
 
 
-def asked(tree: Path, *, on_target: bool = True, **ids: str) -> Prepared:
+def asked(tree: Path, ids: Mapping[str, str], *, on_target: bool = True) -> Prepared:
     return prepare(
         tree,
         (),
@@ -60,7 +61,8 @@ def asked(tree: Path, *, on_target: bool = True, **ids: str) -> Prepared:
         on_target=on_target,
         results=None,
         environment={"SPLOX_API_KEY": "k"},
-        **ids,  # type: ignore[arg-type]
+        harness=ids.get("harness"),
+        machine=ids.get("machine"),
     )
 
 
@@ -70,7 +72,7 @@ def test_another_harness_or_machine_takes_the_place_of_the_trees_and_is_another_
     target = shown(capsys, tree=tree, target=True, harness="h_other", machine="m_2")["target"]
     assert (target["harness_id"], target["machine_id"], target["harness"]) == ("h_other", "m_2", "h_other")
     pins = [
-        asked(tree, **ids).pin.digest
+        asked(tree, ids).pin.digest
         for ids in ({}, {"harness": "h_own"}, {"harness": "h_other"}, {"machine": "m_2"}, {"machine": "m_own"})
     ]
     assert pins[0] == pins[1] == pins[4]
@@ -88,4 +90,4 @@ def test_another_harness_or_machine_takes_the_place_of_the_trees_and_is_another_
 )
 def test_an_id_that_cannot_be_is_refused(tree: Path, ids: dict[str, str], on_target: bool, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        asked(tree, on_target=on_target, **ids)
+        asked(tree, ids, on_target=on_target)
