@@ -7,7 +7,6 @@ kept for it that somebody would have to delete, and workers that grade need no a
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from evalfleet.checks.trial import TurnRecord, read_trial
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
+from evalfleet.contract.leftovers import read_leftovers
 from evalfleet.plan import Attempt, Plan
 
 MOST_BYTES = 256 * 1024
@@ -53,10 +53,6 @@ async def made_whole(document: Mapping[str, Any], plan: Plan, client: Client) ->
 
 
 async def _turn(client: Client, user: str, run: str) -> TurnRecord:
-    async def journal() -> list[dict[str, Any]]:
-        return [event async for event in client.journal(run)]
-
-    document, messages, outputs, events = await asyncio.gather(
-        client.get_run(run), client.messages(run), client.outputs(run), journal()
-    )
-    return TurnRecord(user, document, messages, outputs, events)
+    events = [event async for event in client.journal(run, ended=True)]
+    left = await read_leftovers(client, run, events)
+    return TurnRecord(user, left.run, left.messages, left.outputs, events)

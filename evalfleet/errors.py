@@ -18,6 +18,7 @@
     │   ├── TargetUnreachable      no connection within the deadline
     │   ├── ProblemAnswer          the API answered with a problem document
     │   ├── StreamLost             an event stream that could not be read to its end
+    │   ├── JournalHole            an ended run's journal lacks an event, on its pages as well: no result
     │   ├── HarnessMoved           a run was made at another commit than the plan's (S33)
     │   ├── UnreadableAnswer       an answer that is not what the wire promises
     │   └── JudgeUnavailable       the judge model could not be asked; the attempt is graded again (S26)
@@ -165,6 +166,11 @@ class ProblemAnswer(PlatformError):
 
 class StreamLost(PlatformError):
     """An event stream that could not be resumed within its deadline."""
+
+
+class JournalHole(PlatformError):
+    """An ended run's journal lacks an event or its end, or contradicts itself, by stream and by pages: what it does not
+    say may have happened, so nothing is judged by it."""
 
 
 class HarnessMoved(PlatformError):

@@ -83,22 +83,32 @@ class GitRepo:
             raise UsageError(f"`git check-ignore` failed in {self.root}: {said or f'exit {done.returncode}'}")
         return done.returncode == 0
 
-    def changed_since_head(self) -> frozenset[str]:
-        """Tracked paths whose content, kind or presence differs from HEAD, whatever the index says of them."""
+    def changed_since(self, commit: str) -> frozenset[str]:
+        """Tracked paths whose content, kind or presence differs from the commit, whatever the index says of them."""
         with self._copy_of_index() as index:
             out = _git(
                 self.root,
                 *("diff", "--name-only", "--relative", "-z", "--no-ext-diff", "--no-textconv", "--no-renames"),
-                *("--ignore-submodules=none", "HEAD", "--", "."),
+                *("--ignore-submodules=none", commit, "--", "."),
                 environment=index,
             )
-        return frozenset((*_paths(out), *self._hidden_changes()))
+        return frozenset((*_paths(out), *self._hidden_changes(commit)))
+
+    def index_file(self) -> Path:
+        """Where git keeps what it tracks."""
+        return self.root / os.fsdecode(_git(self.root, "rev-parse", "--git-path", "index").removesuffix(b"\n"))
+
+    def ignored_folders(self) -> frozenset[str]:
+        """The folders that git ignores as a whole, as paths from the tree's root."""
+        words = ("--others", "--ignored", "--exclude-standard", "--directory")
+        out = _git(self.root, "ls-files", "-z", *words, "--", ".")
+        return frozenset(path.rstrip("/") for path in _paths(out) if path.endswith("/"))
 
     @contextlib.contextmanager
     def _copy_of_index(self) -> Iterator[Mapping[str, str]]:
         """What makes git take a copy: `git diff` locks and writes the index where a file was touched and not changed,
         optional locks or not, and somebody's `git commit` at that moment would fail."""
-        index = self.root / os.fsdecode(_git(self.root, "rev-parse", "--git-path", "index").removesuffix(b"\n"))
+        index = self.index_file()
         with tempfile.TemporaryDirectory(prefix="evalfleet-") as folder:
             try:
                 copy = shutil.copyfile(index, Path(folder, "index"))
@@ -107,14 +117,14 @@ class GitRepo:
             else:
                 yield {"GIT_INDEX_FILE": str(copy)}
 
-    def _hidden_changes(self) -> Iterator[str]:
+    def _hidden_changes(self, commit: str) -> Iterator[str]:
         """Files marked assume-unchanged or skip-worktree: `git diff` takes them as unchanged without a look."""
         out = _git(self.root, "ls-files", "-z", "-v", "--cached", "--", ".")
         marked = [line[2:] for line in _paths(out) if line[:1] == "S" or line[:1].islower()]
         if not marked:
             return
         blobs = {}
-        for line in _paths(_git(self.root, "ls-tree", "-r", "-z", "HEAD", "--", ".")):
+        for line in _paths(_git(self.root, "ls-tree", "-r", "-z", commit, "--", ".")):
             kind, _, path = line.partition("\t")
             blobs[path] = kind.split(" ")[2]
         for path in marked:

@@ -7,9 +7,12 @@ and those before it have been played, so that it is no reason of theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from evalfleet.plan import Attempt, Plan
+
+RECORD_REFUSED: Final = "record_refused"
+"""The code of an attempt that has its evidence and that the server refuses to record."""
 
 
 def entry(reason: str, code: str = "", *, scenario: int | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -61,7 +61,7 @@ class TreeVersion:
 
 def harness_files(config: TreeConfig) -> list[str]:
     """Paths from the tree's root, sorted. ConfigError: a glob that finds nothing. UsageError: what git refuses."""
-    return _select(config, open_repo(config.root))
+    return list_files(config, open_repo(config.root))
 
 
 def tree_commit(config: TreeConfig) -> str:
@@ -72,8 +72,8 @@ def tree_commit(config: TreeConfig) -> str:
 def would_count(config: TreeConfig, path: Path) -> bool:
     """Whether a file that a command is to write at `path` would be a harness file, and so move the commit."""
     with contextlib.suppress(ValueError):  # outside of the tree
-        inside = path.resolve().relative_to(config.root.resolve()).as_posix()
-        if not _wanted(config)(inside):
+        inside = _real(path).relative_to(_real(config.root)).as_posix()
+        if not Wanted(config)(inside):
             return False
         if config.harness is not None and config.harness.files is not None:
             return True
@@ -87,37 +87,42 @@ def would_count(config: TreeConfig, path: Path) -> bool:
 def read_tree_version(config: TreeConfig) -> TreeVersion:
     """Read every harness file that may differ from HEAD. UsageError for a file that cannot be read."""
     repo = open_repo(config.root)
-    files = _select(config, repo)
+    return version_of(config, repo, list_files(config, repo))
+
+
+def version_of(config: TreeConfig, repo: GitRepo | None, files: Sequence[str]) -> TreeVersion:
+    """The version that these harness files make, as they are now."""
     if repo is None or repo.head is None:
-        digests = {path: _file_digest(config.root, path) for path in files}
+        digests = {path: file_digest(config.root, path) for path in files}
         reason = "there is no git repository here" if repo is None else "the git repository has no commit yet"
         return TreeVersion(_tree_digest(digests), None, reason, tuple(files), digests)
     at_head = repo.files_at_head()
-    differs = repo.changed_since_head()
+    differs = repo.changed_since(repo.head)
     changed = {
-        path: _file_digest(config.root, path) for path in files if not _within(path, at_head) or _within(path, differs)
+        path: file_digest(config.root, path) for path in files if not within(path, at_head) or within(path, differs)
     }
-    wanted = _wanted(config)
+    wanted = Wanted(config)
     for path in differs:
         if path in at_head and path not in changed and wanted(path) and not os.path.lexists(config.root / path):
             changed[path] = ""
     if not changed:
         return TreeVersion(repo.head, repo.head, "", tuple(files), {})
-    digests = {path: changed.get(path) or _file_digest(config.root, path) for path in files}
+    digests = {path: changed.get(path) or file_digest(config.root, path) for path in files}
     first = min(changed)
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-    verb = "is gone since" if not changed[first] else "differs from" if _within(first, at_head) else "is not in"
+    verb = "is gone since" if not changed[first] else "differs from" if within(first, at_head) else "is not in"
     reason = f"{first}{more} {'differ from' if more else verb} git HEAD {repo.head[:12]}"
     return TreeVersion(_tree_digest(digests), repo.head, reason, tuple(files), changed)
 
 
-def _within(path: str, paths: frozenset[str]) -> bool:
+def within(path: str, paths: frozenset[str]) -> bool:
     """Git knows a submodule, and whether it differs, under the submodule's own path only."""
     return path in paths or any(str(parent) in paths for parent in PurePosixPath(path).parents)
 
 
-def _select(config: TreeConfig, repo: GitRepo | None) -> list[str]:
-    wanted = _wanted(config)
+def list_files(config: TreeConfig, repo: GitRepo | None) -> list[str]:
+    """As `harness_files`, where the repository is open already."""
+    wanted = Wanted(config)
     if config.harness is not None and config.harness.files is not None:
         found = [path for path in _walk(config) if wanted(path)]
         for glob in config.harness.files:
@@ -142,13 +147,13 @@ def _select(config: TreeConfig, repo: GitRepo | None) -> list[str]:
     return sorted(files)
 
 
-class _Wanted:
+class Wanted:
     """Whether a path may be a harness file at all; compiled once for a tree."""
 
     def __init__(self, config: TreeConfig) -> None:
         files = None if config.harness is None else config.harness.files
         self.globs = None if files is None else [glob_pattern(glob) for glob in files]
-        results = os.path.relpath(config.results_folder.resolve(), config.root.resolve())
+        results = os.path.relpath(_real(config.results_folder), _real(config.root))
         self.results = PurePosixPath(results).parts if not results.startswith("..") else None
 
     def __call__(self, path: str) -> bool:
@@ -164,8 +169,9 @@ class _Wanted:
         return not NEVER_FOLDERS.isdisjoint(parts) or _NEVER_NAMES.match(parts[-1]) is not None
 
 
-def _wanted(config: TreeConfig) -> _Wanted:
-    return _Wanted(config)
+def _real(path: Path) -> Path:
+    """Where a path leads; a link that leads nowhere or round in a circle stays as it is."""
+    return Path(os.path.realpath(path))
 
 
 def _is_source(path: str) -> bool:
@@ -195,7 +201,7 @@ def _argv_files(config: TreeConfig) -> Iterator[str]:
     driver = None if config.harness is None else config.harness.driver
     if not isinstance(driver, CommandHarness):
         return
-    root = config.root.resolve()
+    root = _real(config.root)
     for word in driver.argv:
         for text in (word, word.partition("=")[2]):
             if not text or len(text) > 1000:
@@ -213,7 +219,7 @@ def _walk(config: TreeConfig, *, below: str = "") -> Iterator[str]:
 
     A folder that ignores itself (its own `.gitignore` is `*`) or is a virtual environment is not entered.
     """
-    never = _Wanted(config).never
+    never = Wanted(config).never
     for folder, folders, names in os.walk(config.root / below, followlinks=False, onerror=_refuse_folder):
         here = os.path.relpath(folder, config.root)
         prefix = "" if here == "." else f"{Path(here).as_posix()}/"
@@ -227,6 +233,23 @@ def _walk(config: TreeConfig, *, below: str = "") -> Iterator[str]:
             path = prefix + name
             if not never(path) and _is_content(Path(folder, name)):
                 yield path
+
+
+def folders_of(config: TreeConfig, ignored: Collection[str]) -> Iterator[str]:
+    """Every folder in which a new harness file could appear, the root first. `ignored`: those that git leaves out."""
+    wanted = Wanted(config)
+    for folder, folders, _names in os.walk(config.root, followlinks=False):
+        yield folder
+        here = os.path.relpath(folder, config.root)
+        prefix = "" if here == "." else f"{Path(here).as_posix()}/"
+        folders[:] = [
+            name
+            for name in folders
+            if prefix + name not in ignored
+            and not wanted.never(prefix + name)
+            and not Path(folder, name).is_symlink()
+            and not _ignores_itself(Path(folder, name))
+        ]
 
 
 def _refuse_folder(error: OSError) -> None:
@@ -243,7 +266,7 @@ def _ignores_itself(folder: Path) -> bool:
     return any(line.strip() in ("*", "/*", "**") for line in text[:10_000].splitlines())
 
 
-def _file_digest(root: Path, path: str) -> str:
+def file_digest(root: Path, path: str) -> str:
     """SHA-256 over kind and content. A link counts by where it points, as in git; what lies behind it is not read."""
     place = root / path
     try:

@@ -1,13 +1,39 @@
-"""How is money counted? Exactly, in whole billionths of whatever currency the usage names.
+"""How is money counted? Exactly, and never over two currencies.
 
-The wire has decimal text (wire.md, "Ground rules"); Redis' scripts have doubles, which are exact for whole numbers up
-to 2^53: nine million units of a currency.
+The wire has decimal text (wire.md, "Ground rules"), which is added as it stands (`exact_sum`, `by_currency`); Redis'
+scripts have doubles, which are exact for whole numbers up to 2^53: nine million units of a currency, in billionths.
 """
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
-from typing import Any
+from collections.abc import Iterable
+from decimal import Context, Decimal, InvalidOperation
+from typing import Any, Final
+
+_EXACT: Final = Context(prec=4000)
+"""Digits enough for any sum of scores (1e300 and 5e-324 have 625 between them) and amounts."""
+
+
+def exact_sum(values: Iterable[Decimal]) -> Decimal:
+    """What decimals add up to, no digit lost: Python's own sum rounds to 28 of them."""
+    total = Decimal(0)
+    for value in values:
+        total = _EXACT.add(total, value)
+    return total
+
+
+def by_currency(amounts: Iterable[tuple[str, Decimal]]) -> dict[str, Decimal]:
+    """(currency, amount) pairs, added up for each currency by itself, in the order of the currencies' names."""
+    found: dict[str, list[Decimal]] = {}
+    for currency, amount in amounts:
+        found.setdefault(currency, []).append(amount)
+    return {currency: exact_sum(found[currency]) for currency in sorted(found)}
+
+
+def currency_of(value: Any) -> str:
+    """A usage's currency as it is counted: capital letters ("usd" and "USD" are one), "" where none is named."""
+    return str(value or "").strip().upper()
+
 
 BILLION = 10**9
 MOST = 9 * 10**6

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,8 @@ from evalfleet.credentials import DEFAULT
 from evalfleet.quarantine import Quarantine
 
 FORMAT = 1
+_SELECTED = re.compile(r"/k[0-9]+/(partial|draft)(/[0-9]+-of-[0-9]+)?\Z")
+"""The end of the suite key of an evaluation of not the whole tree (S10)."""
 
 
 def canonical_json(value: object) -> bytes:
@@ -236,6 +239,11 @@ class Plan:
         wanted = [p.wants(conversation.trial) for p in planned]
         last = max((index for index, wants in enumerate(wanted) if wants), default=-1)
         return [Step(index, wanted[index]) for index in range(last + 1)]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the tree, or of a suite's file, is scored: neither a selection nor drafts (S10)."""
+        return not any(_SELECTED.search(evaluation.suite.key) for evaluation in self.evaluations)
 
     def attempts(self, conversation: Conversation) -> list[Attempt]:
         """The scored scenarios of a conversation, in file order."""

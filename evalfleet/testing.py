@@ -8,21 +8,32 @@
 
 Answers scripted for a method and path are given in order, and the last one again for ever. It listens on loopback,
 keeps every request that it saw, and counts its open connections, so that a test can await that none leaked.
+
+In front of a real server it breaks what is scripted and passes on the rest:
+
+    server = FaultServer(fallback=lambda request: forward(request, url))
+
+`evalfleet.broken_streams` has the shapes that an event stream can take.
 """
 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Final, Literal, Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, quote, unquote, urlencode, urlsplit
+
+_HOP_BY_HOP: Final = frozenset(
+    {"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"}
+)
 
 Framing = Literal["length", "chunked", "close"]
 
@@ -90,7 +101,7 @@ class SeenRequest:
         return json.loads(self.body)
 
 
-Answering = Scripted | Callable[[SeenRequest], Scripted]
+Answering = Scripted | Callable[[SeenRequest], Scripted | Awaitable[Scripted]]
 
 
 def document(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Scripted:
@@ -153,8 +164,10 @@ class FaultServer:
     (they get a 500, which a client may retry: assert on this list where that would hide a mistake).
     """
 
-    def __init__(self, *, prefix: str = "") -> None:
+    def __init__(self, *, prefix: str = "", fallback: Answering | None = None) -> None:
+        """`fallback` answers what is not scripted."""
         self.prefix = prefix
+        self._fallback = fallback
         self.requests: list[SeenRequest] = []
         self.unscripted: list[SeenRequest] = []
         self.open_connections = 0
@@ -211,7 +224,8 @@ class FaultServer:
             while (request := await _read_request(reader, self.prefix)) is not None:
                 self.requests.append(request)
                 await self._count(0)
-                if not await _answer(self._next(request), reader, writer):
+                answer = self._next(request)
+                if not await _answer(answer if isinstance(answer, Scripted) else await answer, reader, writer):
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the other side left: what it does is the test's matter
@@ -227,15 +241,33 @@ class FaultServer:
         async with self._changed:
             self._changed.notify_all()
 
-    def _next(self, request: SeenRequest) -> Scripted:
+    def _next(self, request: SeenRequest) -> Scripted | Awaitable[Scripted]:
         key = (request.method, request.path)
-        answers = self._scripts.get(key)
+        answers = self._scripts.get(key) or ([] if self._fallback is None else [self._fallback])
         if not answers:
             self.unscripted.append(request)
             return problem(500, "internal_error", f"nothing is scripted for {request.method} {request.path}")
         answer = answers[min(self._given[key], len(answers) - 1)]
         self._given[key] += 1
         return answer if isinstance(answer, Scripted) else answer(request)
+
+
+async def forward(request: SeenRequest, upstream: str) -> Scripted:
+    """The whole answer of the server at `upstream` (a URL) to this request; a stream is waited for to its end."""
+    return await asyncio.to_thread(_forward, request, urlsplit(upstream))
+
+
+def _forward(request: SeenRequest, upstream: SplitResult) -> Scripted:
+    connection = http.client.HTTPConnection(upstream.hostname or "", upstream.port, timeout=STALL_SECONDS)
+    kept = {name: value for name, value in request.headers.items() if name not in _HOP_BY_HOP}
+    query = f"?{urlencode(request.query)}" if request.query else ""
+    try:
+        connection.request(request.method, quote(request.path) + query, request.body or None, kept)
+        answer = connection.getresponse()
+        headers = {name: value for name, value in answer.getheaders() if name.lower() not in _HOP_BY_HOP}
+        return Scripted(answer.status, (Send(answer.read()),), headers)
+    finally:
+        connection.close()
 
 
 async def _read_request(reader: asyncio.StreamReader, prefix: str) -> SeenRequest | None:

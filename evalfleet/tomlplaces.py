@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from evalfleet.checks.place import window
 from evalfleet.errors import ConfigError
 
 Path = tuple[str | int, ...]
@@ -57,11 +58,8 @@ def show_line(lines: tuple[str, ...], line: int, column: int) -> str:
     """`  | source` and a caret below; empty for a line that the file does not have."""
     if not 0 < line <= len(lines) or not lines[line - 1].strip():
         return ""
-    text = lines[line - 1].replace("\t", " ")
-    if len(text) > 160:
-        cut = max(0, column - 80)
-        text, column = text[cut : cut + 160], column - cut
-    return f"  | {text}\n  | {' ' * (column - 1)}^"
+    text, caret = window(lines[line - 1], column)
+    return f"  | {text}\n  | {caret}"
 
 
 def read_toml(data: bytes, file: str) -> TomlDocument:
@@ -76,10 +74,11 @@ def read_toml(data: bytes, file: str) -> TomlDocument:
         column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
         seen = f"byte 0x{data[error.start]:02x} is not UTF-8: save the file as UTF-8"
         raise ConfigError(f"{file}:{line}:{column}", seen) from error
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    written = text.removeprefix("\ufeff")
+    text = written.replace("\r\n", "\n")
     lines = tuple(text.split("\n"))
     try:
-        values = tomllib.loads(text, parse_float=Decimal)
+        values = tomllib.loads(written, parse_float=Decimal)  # which replaces CRLF itself: done twice, CRCRLF passes
         spots = _Scanner(text).scan()
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(str(error), file, lines) from error

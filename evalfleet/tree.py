@@ -6,6 +6,7 @@ git, 40 hex digits over the harness files. `docs/decisions/008-commit-and-pin.md
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from evalfleet.errors import UsageError
@@ -54,7 +55,7 @@ __all__ = [
 
 def find_tree(start: Path) -> Path:
     """The nearest folder from `start` upwards that holds `evals/` or `evalfleet.toml`; UsageError where none does."""
-    start = start.expanduser().resolve()
+    start = Path(os.path.realpath(start.expanduser()))
     if not start.is_dir():
         what = "is a file" if start.exists() else "does not exist"
         raise UsageError(f"{start} {what}; --tree takes the folder that holds evals/")

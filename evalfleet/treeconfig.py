@@ -160,6 +160,8 @@ def read_tree_config(root: Path) -> TreeConfig:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
+        if path.is_symlink():  # its defaults would be those of another harness
+            raise ConfigError(CONFIG_FILE, f"is a link that leads nowhere, to {path.readlink()}") from None
         return TreeConfig(root=root)
     except OSError as error:
         raise ConfigError(CONFIG_FILE, f"cannot be read: {error.strerror or error}") from error

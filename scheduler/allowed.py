@@ -43,10 +43,11 @@ class AllowedMissing:
         return cls(percent=Decimal(found[2]))
 
     def covers(self, summary: Summary) -> bool:
-        """Whether so many may be missing. Never all of them: of nothing there is no verdict. Never while evidence is
-        not recorded yet: an ended evaluation would not take it any more."""
-        missing, every = summary.missing, summary.attempts
-        if not missing or missing == every or summary.unrecorded:
+        """Whether so many may be missing; what the server refuses to record counts as that. Never all of them: of
+        nothing there is no verdict. Never while other evidence is not recorded yet: an ended evaluation would not take
+        it any more."""
+        missing, every = summary.missing + summary.refused, summary.attempts
+        if not missing or missing == every or summary.unrecorded > summary.refused:
             return False
         return missing <= self.attempts if self.attempts is not None else missing * 100 <= (self.percent or 0) * every
 

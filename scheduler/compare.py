@@ -82,7 +82,7 @@ class Baseline:
         """
         mine = None if today is None else Today(self.result.plan, today.cases)
         before = rescored(self.result, mine).summary if mine is not None else recorded(self.result)
-        comparison = compare(judged(self.result.plan, before, mine), judged(plan, summary, today))
+        comparison = self._beside(judged(self.result.plan, before, mine), plan, judged(plan, summary, today))
         if not comparison.pairs:
             raise UsageError(_nothing_paired(self.result.place, comparison))
         apart = frozenset(case_key(s.case, s.scenario) for s in summary.scenarios if s.quarantine is not None)
@@ -93,9 +93,12 @@ class Baseline:
         """UsageError, before anything runs, where nothing of a plan will find its pair."""
         here = {key: Judged("incomplete", s.trials, content) for key, s, content in _contents(plan, None)}
         there = {key: Judged("incomplete", s.trials, content) for key, s, content in _contents(self.result.plan, None)}
-        comparison = compare(there, here)
+        comparison = self._beside(there, plan, here)
         if not comparison.pairs:
             raise UsageError(_nothing_paired(self.result.place, comparison))
+
+    def _beside(self, before: Mapping[str, Judged], plan: Plan, now: Mapping[str, Judged]) -> Comparison:
+        return compare(before, now, all_before=self.result.plan.is_whole, all_now=plan.is_whole)
 
 
 def judged(plan: Plan, summary: Summary, today: Today | None = None) -> dict[str, Judged]:
@@ -190,6 +193,7 @@ def _nothing_paired(place: str, comparison: Comparison) -> str:
         (len(comparison.other_k), "with other trials"),
         (len(comparison.new), "new"),
         (len(comparison.removed), "removed"),
+        (len(comparison.not_selected), "not selected"),
     ]
     said = ", ".join(f"{number} {what}" for number, what in counts if number)
     return f"nothing to compare with {place}: no scenario is in both with equal content at equal trials ({said})"

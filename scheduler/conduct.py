@@ -21,10 +21,10 @@ from evalfleet.errors import (
     StorageError,
     TargetUnreachable,
 )
-from evalfleet.givenup import reason_of
+from evalfleet.givenup import RECORD_REFUSED, reason_of
 from evalfleet.graders.bundle import Bundle
 from evalfleet.ledger import Ledger
-from evalfleet.plan import Plan
+from evalfleet.plan import Attempt, Plan
 from evalfleet.results import FolderResults
 from evalfleet.settings import Broker
 from scheduler.allowed import are_over, end_evaluations, ended_by_itself
@@ -70,11 +70,10 @@ class Conductor:
         documents = self._read_evaluations(opened)
         if documents and all(d["status"] == "completed" for d in documents):
             ended = Ended("completed")  # also when a signal came while the last attempts were being recorded
-        reasons = missing_reasons(opened.plan, ended)
-        summary = summary_of(opened.plan, self.store, documents, reasons, time.monotonic() - began)
+        summary = summary_of(opened.plan, self.store, documents, ended, time.monotonic() - began)
         if self._may_end(ended, summary):
             documents = self._end(documents)
-            ended_so = summary_of(opened.plan, self.store, documents, reasons, time.monotonic() - began)
+            ended_so = summary_of(opened.plan, self.store, documents, ended, time.monotonic() - began)
             summary = replace(ended_so, missing_allowed=are_over(documents))
         compared = None if self.options.baseline is None else self.options.baseline.against(opened.plan, summary)
         code = exit_code(
@@ -206,11 +205,21 @@ def missing_reasons(plan: Plan, ended: Ended) -> dict[tuple[str, str, int], str]
     return reasons
 
 
+def refused_records(plan: Plan, ended: Ended) -> dict[tuple[str, str, int], str]:
+    """Attempts with evidence that the server refuses to record, and why."""
+    return {
+        (plan.cases[attempt.case].name, plan.scenario(attempt).id, attempt.trial): str(entry["reason"])
+        for name, entry in (ended.given_up or {}).items()
+        if entry.get("code") == RECORD_REFUSED
+        for attempt in (Attempt.parse(name),)
+    }
+
+
 def summary_of(
     plan: Plan,
     store: FolderResults,
     documents: Sequence[Mapping[str, Any]],
-    reasons: Mapping[tuple[str, str, int], str],
+    ended: Ended,
     seconds: float | None,
 ) -> Summary:
     result = open_artifact(store, plan.artifact)
@@ -219,6 +228,7 @@ def summary_of(
         result.lines(),
         artifact=store.shown(plan.artifact),
         evaluations=documents,
-        reasons=reasons,
+        reasons=missing_reasons(plan, ended),
+        refused=refused_records(plan, ended),
         seconds=seconds,
     )

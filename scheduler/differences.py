@@ -54,6 +54,7 @@ def comparison_lines(compared: Compared, width: int | None) -> Iterator[Text]:
     yield from _listed("with other trials", others, width)
     yield from _listed("new", list(comparison.new), width)
     yield from _listed("removed", list(comparison.removed), width)
+    yield from _listed("not selected on one side", list(comparison.not_selected), width)
 
 
 def recorded_lines(evaluations: Sequence[Mapping[str, Any]], width: int | None) -> Iterator[Text]:  # noqa: ARG001 - a Section

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, Protocol
 
 from evalfleet.contract.tasks import RUN_QUEUE, queue_name
 from evalfleet.errors import StorageError
-from evalfleet.ledger import FAULT, JUDGE_ROW, Ledger, Load, Meta, Snapshot, Spent, slots_of
+from evalfleet.givenup import RECORD_REFUSED
+from evalfleet.ledger import FAULT, JUDGE_ROW, MIXED, Ledger, Load, Meta, Snapshot, Spent, slots_of
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.telemetry import (
     IN_FLIGHT,
@@ -168,8 +169,8 @@ class Dispatcher:
             self._reconcile_at = now + RECONCILE_EVERY_S
             self._reconcile(self.ledger.snapshot(sub))
             spent = self.ledger.spent(sub)
-            SPEND.labels(sub).set(spent.amount / 1e9)
-            self.odd = notice(meta.budget, spent)
+            SPEND.labels(sub).set(math.nan if spent.currency == MIXED else spent.amount / 1e9)
+            self.odd = notice(meta.budget, spent) or self._refused_records()
         load = self.ledger.load(sub)
         self._measure(load, meta)
         if now >= self._share_at or load.target.most != self._target_most:
@@ -195,6 +196,16 @@ class Dispatcher:
             return None
         self._watch_for_stall(load.claimed, load.published, load.waiting, meta)
         return None
+
+    def _refused_records(self) -> str:
+        """The attempts that the server does not record, in words; "" where there are none."""
+        given_up = self.ledger.given_up(self.plan.id)
+        refused = {name: why for name, why in given_up.items() if why.get("code") == RECORD_REFUSED}
+        if not refused:
+            return ""
+        first = Attempt.parse(next(iter(sorted(refused))))
+        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        return f"{self.plan.key_of(first)}, trial {first.trial}{more}: {refused[str(first)]['reason']}"
 
     def _compete(self, load: Load, meta: Meta) -> None:
         """Its share of the fleet's places. What it has under way it wants anyway, more only while it may begin more."""

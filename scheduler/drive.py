@@ -26,6 +26,8 @@ IN_FLIGHT_S = 10.0
 CANCEL_S = 8.0
 """Cancelled runs and unrecorded attempts are waited for this long; what is not done then stays missing."""
 HURRY_S = 1.0
+SETTLES_S = 10.0
+"""What is in hand when a submission is stopped is waited for so long."""
 COMPLETES_S = 3.0
 """The evaluations are completed right after their last attempts are recorded; for this long it is waited for."""
 
@@ -50,6 +52,8 @@ def drive(
         try:
             ended = dispatcher.step()
             if ended is not None:
+                if ended.state == "stopped" and not _settles(dispatcher, tick):
+                    return Ended("left")
                 tick(ledger.progress(sub), "")
                 return ended
             away_since = None
@@ -74,6 +78,19 @@ def drive(
             shown_at = dispatcher.clock()
             if tick(progress, note):
                 return Ended("left")
+    raise AssertionError("wake_ups never ends")
+
+
+def _settles(dispatcher: Dispatcher, tick: Callable[[Progress, str], bool]) -> bool:
+    """Whoever stops a submission does not wait for what its workers have in hand: what they judged still becomes
+    evidence and is recorded, and belongs in the summary and the merged artifact. False: `tick` ended the wait."""
+    ledger, sub = dispatcher.ledger, dispatcher.plan.id
+    end = dispatcher.clock() + SETTLES_S
+    for _ in ledger.wake_ups(0.2):
+        if ledger.is_settled(sub) or dispatcher.clock() > end:
+            return True
+        if tick(ledger.progress(sub), "recording what is judged already"):
+            return False
     raise AssertionError("wake_ups never ends")
 
 
@@ -139,7 +156,7 @@ def _wait(ledger: Ledger, sub: str, interrupts: Interrupts, limit: float, tick: 
     for _ in ledger.wake_ups(0.2):
         progress = ledger.progress(sub)
         tick(progress)
-        if progress.running == 0 and progress.waiting == 0:
+        if progress.running == 0 and progress.waiting == 0 and ledger.is_settled(sub):
             return
         if time.monotonic() > end or (interrupts.count > count and time.monotonic() > end - limit + HURRY_S):
             return

@@ -8,6 +8,7 @@ submission through them. Nothing is printed: a `Reporter` shows progress, the ca
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -85,11 +86,11 @@ class Result:
 
 
 def state_folder(config: TreeConfig, options: Options) -> Path:
-    return (options.state or config.root / ".evalfleet").resolve()
+    return Path(os.path.realpath(options.state or config.root / ".evalfleet"))
 
 
 def results_folder(config: TreeConfig, options: Options) -> Path:
-    return (options.results or config.results_folder).resolve()
+    return Path(os.path.realpath(options.results or config.results_folder))
 
 
 def evaluate(

@@ -56,7 +56,7 @@ from evalfleet.telemetry import (
     serve,
 )
 from scheduler.allowed import end_evaluations
-from scheduler.conduct import missing_reasons, with_harness
+from scheduler.conduct import missing_reasons, refused_records, with_harness
 from scheduler.dispatch import Books, Dispatcher, Ended
 from scheduler.drive import drive
 from scheduler.enough import enough_of
@@ -374,6 +374,7 @@ def summarize_fleet(plan: Plan, store: ResultsStore, evaluations: Sequence[Mappi
         artifact=store.shown(plan.artifact),
         evaluations=evaluations,
         reasons=missing_reasons(plan, ended),
+        refused=refused_records(plan, ended),
         quarantine=in_force(plan.quarantine, datetime.now(UTC).date()),
     )
 

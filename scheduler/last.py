@@ -18,13 +18,11 @@ from evalfleet.checks.case import case_key, load_cases, load_suite, parse_case
 from evalfleet.errors import AuthorError, OperatorError, StorageError
 from evalfleet.results import FolderResults, results_store
 from evalfleet.tree import find_tree, read_tree_config
+from scheduler.pins import FAILED
 from scheduler.score import recorded
 from scheduler.select import DRAFT, select
 from scheduler.spend import Spend
 from scheduler.submissions import Submissions
-
-FAILED = "--failed"
-"""How the flag stands in a submission's words."""
 
 _log = logging.getLogger(__name__)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from evalfleet.artifact import attempts_index, find, read_plan
+from evalfleet.artifact import attempts_index, find, read_plan, read_summary
 from evalfleet.contract.client import Client
+from evalfleet.errors import ResultsAway, SettingError, StorageError, UsageError
 from evalfleet.plan import Attempt
 from evalfleet.results import FolderResults, ResultsStore, results_store, shared_results
 from evalfleet.settings import Settings
@@ -22,15 +25,67 @@ from scheduler.submit import ago
 if TYPE_CHECKING:
     from scheduler.steer import Row, Status
 
+_log = logging.getLogger(__name__)
 
-def render_submissions(found: Sequence[Submission]) -> str:
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A submission of this tree as `list` shows it. `verdict`: how it ended, as its artifact says; None where it has
+    not ended, or its artifact cannot be read from here."""
+
+    submission: Submission
+    verdict: str | None
+
+    @property
+    def status(self) -> str:
+        """`unfinished` says that it is not over, not that a process works on it. A fleet's is over when its artifact
+        has a summary; how far a fleet is with one that is not, only `status` and `watch` know."""
+        submission = self.submission
+        if not submission.unfinished:
+            return submission.status
+        if not submission.server:
+            return "unfinished"
+        return "submitted" if self.verdict is None else "unfinished" if self.verdict == "incomplete" else "completed"
+
+    def document(self) -> dict[str, Any]:
+        """One entry of `list --json`."""
+        submission = self.submission
+        return {
+            "id": submission.id,
+            "started_at": submission.started_at,
+            "status": self.status,
+            "verdict": self.verdict,
+            "commit": submission.commit,
+            "artifact": submission.artifact,
+            "evaluations": list(submission.evaluations),
+            "select": list(submission.words),
+        }
+
+
+def listed(config: TreeConfig, found: Sequence[Submission]) -> list[Listed]:
+    """Each with the verdict that its artifact holds."""
+    return [Listed(submission, _verdict(config, submission)) for submission in found]
+
+
+def _verdict(config: TreeConfig, submission: Submission) -> str | None:
+    try:
+        summary = read_summary(_results_of(config, submission), submission.artifact)
+    except (StorageError, ResultsAway, SettingError, UsageError, ValueError) as trouble:
+        _log.debug("the verdict of %s cannot be read: %s", submission.id, trouble)
+        return None
+    verdict = (summary or {}).get("verdict")
+    return verdict if isinstance(verdict, str) else None
+
+
+def render_submissions(found: Sequence[Listed]) -> str:
     """A line for each, newest first."""
     if not found:
         return "no submission was started from this tree yet; `evalfleet eval` starts one"
-    rows = [
-        (s.id, s.started_at[:19] + "Z", shown_status(s), s.commit[:12], s.artifact, " ".join(s.words) or "all")
-        for s in found
-    ]
+    rows = []
+    for each in found:
+        s = each.submission
+        when, words = s.started_at[:19] + "Z", " ".join(s.words) or "all"
+        rows.append((s.id, when, each.status, each.verdict or "-", s.commit[:12], s.artifact, words))
     return _columns(rows)
 
 
@@ -95,27 +150,6 @@ def _of_what(line: Mapping[str, Any]) -> str:
     names = [str(line[name]) for name in ("case", "scenario") if name in line]
     trial = f" trial {line['trial']}" if "trial" in line else ""
     return f"[{'/'.join(names)}{trial}] " if names else ""
-
-
-def shown_status(submission: Submission) -> str:
-    """The record's `running` says that it is not over, not that a process works on it. How far a fleet is with one,
-    this folder does not know: `watch` does."""
-    if submission.unfinished:
-        return "submitted" if submission.server else "unfinished"
-    return submission.status
-
-
-def submission_document(submission: Submission) -> dict[str, Any]:
-    """One entry of `list --json`."""
-    return {
-        "id": submission.id,
-        "started_at": submission.started_at,
-        "status": shown_status(submission),
-        "commit": submission.commit,
-        "artifact": submission.artifact,
-        "evaluations": list(submission.evaluations),
-        "select": list(submission.words),
-    }
 
 
 def cancel_submission(config: TreeConfig, text: str, options: Options) -> str:

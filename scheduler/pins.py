@@ -26,6 +26,8 @@ from evalfleet.tree import TreeConfig, TreeVersion
 from scheduler.select import Selection
 
 GRADERS_FOLDER = "evals/graders"
+FAILED = "--failed"
+"""How the flag stands in a submission's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +129,50 @@ def _file_digest(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def what_changed(
-    before: Mapping[str, str], now: Mapping[str, str], files_before: Mapping[str, str], files_now: Mapping[str, str]
-) -> str:
-    """The parts of two pins that differ, in words, files first; "" when nothing does."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a submission was made of, as far as a person can be told of it: its words on the command line, the parts of
+    its pin, and the digests of the files behind them."""
+
+    words: Sequence[str]
+    parts: Mapping[str, str]
+    files: Mapping[str, str]
+
+
+def what_changed(before: Asked, now: Asked) -> str:
+    """Why two pins differ, in words; "" when they do not.
+
+    Where something else was asked for (a selection, -k, --timeout), that is the reason, and no case file is named: what
+    is known of these is what the selection took of them.
+    """
+    moved = before.parts.get("commit") != now.parts.get("commit")
+    other_scenarios = _suites(before.parts) != _suites(now.parts)
+    differently = other_scenarios and list(before.words) != list(now.words)
+    chosen_anew = other_scenarios and not differently and FAILED in now.words
     said = []
-    if before.get("commit") != now.get("commit") or _suites(before) != _suites(now):
-        changed = [p for p in {*files_before, *files_now} if files_before.get(p) != files_now.get(p)]
+    if moved or other_scenarios:
+        changed = [p for p in {*before.files, *now.files} if before.files.get(p) != now.files.get(p)]
+        if differently or chosen_anew:
+            graders = f"{GRADERS_FOLDER}/"
+            changed = [p for p in changed if p.startswith(graders) or (moved and not p.startswith("evals/"))]
         if changed:
             said.append(f"{files_of(changed)} changed")
-    if before.get("commit") != now.get("commit") and not said:
-        said.append(f"the commit was {before.get('commit', '?')[:12]} and is {now.get('commit', '?')[:12]}")
-    if _suites(before) != _suites(now) and not said:
-        keys = sorted(set(_suites(before)) ^ set(_suites(now)))
-        said.append(f"other scenarios or trials are asked for ({', '.join(keys)})" if keys else "the scenarios changed")
-    others = sorted({*before, *now} - {*_suites(before), *_suites(now), "commit", "trials"})
-    said += [f"{part} changed" for part in others if before.get(part) != now.get(part)]
+    if moved and not said:
+        said.append(f"the commit was {before.parts.get('commit', '?')[:12]} and is {now.parts.get('commit', '?')[:12]}")
+    if differently:
+        said.append(f"it was asked for {_words(before)}, and this is {_words(now)}")
+    elif chosen_anew:
+        said.append(f"{FAILED} chooses other scenarios now")
+    elif other_scenarios and not said:
+        were, are = before.parts.get("trials"), now.parts.get("trials")
+        said.append("the scenarios changed" if were == are else f"trials were {were} and are {are}")
+    others = sorted({*before.parts, *now.parts} - {*_suites(before.parts), *_suites(now.parts), "commit", "trials"})
+    said += [f"{part} changed" for part in others if before.parts.get(part) != now.parts.get(part)]
     return "; ".join(said)
+
+
+def _words(asked: Asked) -> str:
+    return f"`{' '.join(asked.words)}`" if asked.words else "all cases"
 
 
 def _suites(parts: Mapping[str, str]) -> dict[str, str]:

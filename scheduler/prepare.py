@@ -21,7 +21,7 @@ from evalfleet.money import read_amount
 from evalfleet.plan import Limits, Plan, PlannedGraders, PlannedTarget
 from evalfleet.results import results_store
 from evalfleet.settings import Settings
-from evalfleet.tree import TreeConfig, find_tree, read_tree_version
+from evalfleet.tree import TreeConfig, find_tree
 from evalfleet.treeconfig import OpenAIHarness
 from scheduler.compare import Baseline, FailOn, asked_baseline
 from scheduler.pins import Pin, file_digests
@@ -105,12 +105,12 @@ def prepare(
 ) -> Prepared:
     """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong.
 
-    `commit` pins a target's run to it instead of to the tree's (`--commit`, S33); `harness` and `machine` are ids that
-    replace those of `[target]`. `server`: the fleet's own, for a
-    submission that is handed to one. `deselect`, `only` and `timeout` as for `select`; `budget` and `max_time` as they
-    were written. `baseline` and `fail_on` as for `asked_baseline`: what nothing can be compared with is refused, too.
-    With `no_graders` none is imported, and none asked before a resume. `max_failures`, with `allow_flaky`, is for a
-    fleet: a command that drives itself counts itself.
+    `commit` pins a target's run to it instead of to the tree's (`--commit`, S33); `harness` and `machine` are ids
+    that replace those of `[target]`. `server`: the fleet's own, for a submission that is handed to one. `deselect`,
+    `only` and `timeout` as for `select`; `budget` and `max_time` as they were written. `baseline` and `fail_on` as
+    for `asked_baseline`: what nothing can be compared with is refused, too. With `no_graders` none is imported, and
+    none asked before a resume. `max_failures`, with `allow_flaky`, is for a fleet: a command that drives itself
+    counts itself.
     """
     settings = Settings.from_env(environment)
     limits = Limits(settings.tries, settings.losses, settings.stall, settings.queued)
@@ -135,8 +135,11 @@ def prepare(
         by_ast=by_ast or no_graders,
     )
     found.raise_if_refused()
-    assert found.config is not None
-    config = retargeted(found.config, harness, machine, on_target=on_target)
+    config, version = found.config, found.version
+    assert config is not None
+    assert version is not None
+    another = _other(harness, config)
+    config = retargeted(config, harness, machine, on_target=on_target)
     if limits.budget is not None and not on_target and not counts_money(config):
         raise UsageError("--budget needs [harness.openai] price: without it no run has an amount")
     draft = next((case for case in found.cases if case.file == DRAFTS_FILE), None)
@@ -158,7 +161,6 @@ def prepare(
     if commit is not None and not (on_target and re.fullmatch(r"[0-9a-f]{40}", commit)):
         raise UsageError(f"--commit takes 40 hex digits and goes with --target only, not {commit!r}")
     older = asked_baseline(baseline, fail_on, results_store(results or config.results_folder), config.root)
-    version = read_tree_version(config)
     plan, pin = build_plan(
         config,
         selection,
@@ -166,7 +168,7 @@ def prepare(
             config,
             settings,
             on_target=on_target,
-            another=_other(harness, found.config),
+            another=another,
         ),
         commit=commit or version.commit,
         graders=graders,

@@ -42,7 +42,7 @@ class Setup:
 def server_command(setup: Setup) -> list[str]:
     words = [sys.executable, "-P", "-m", "evalfleet.start", "evalfleet.server", "--tree", str(setup.root)]
     words += ["--database", f"sqlite:///{setup.state / 'server.sqlite3'}", "--port", str(setup.port)]
-    return [*words, "--commit", setup.commit, "--state", str(setup.state)]
+    return [*words, "--commit", setup.commit, "--verify-commit", "--state", str(setup.state)]
 
 
 def worker_command(setup: Setup) -> list[str]:

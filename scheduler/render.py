@@ -6,7 +6,8 @@ stdout carries this, or `--json`, and nothing else (S37). The last line is alway
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -15,7 +16,7 @@ from rich.text import Text
 from evalfleet.checks.verdict import Rate
 from scheduler.layout import clean, duration, fit, pad, width_of, wrap, write_lines
 from scheduler.spend import Spend, plain
-from scheduler.summary import EvaluationSummary, ScenarioSummary, Summary
+from scheduler.summary import EvaluationSummary, MissingAttempt, ScenarioSummary, Summary
 from scheduler.tallies import GraderSummary
 
 STYLES = {"pass": "green", "flaky": "yellow", "fail": "bold red", "incomplete": "magenta"}
@@ -105,21 +106,22 @@ def incomplete_message(summary: Summary) -> str:
     lines = []
     if summary.missing:
         lines.append(f"incomplete: {summary.missing} of {_many(summary.attempts, 'attempt')} missing")
-        open_scenarios = [scenario for scenario in summary.scenarios if scenario.missing]
-        for scenario in open_scenarios[:MOST_MISSING]:
-            lines += _missing_lines(scenario)
-        rest = open_scenarios[MOST_MISSING:]
-        if rest:
-            attempts = sum(len(scenario.missing) for scenario in rest)
-            lines.append(f"  and {_many(attempts, 'more attempt')} of {_many(len(rest), 'scenario')}")
-    if summary.unrecorded:
+        lines += _attempt_lines([(scenario, scenario.missing) for scenario in summary.scenarios])
+    if summary.refused:
         lines.append(
-            f"{_many(summary.unrecorded, 'attempt')} with evidence here, not recorded on the evaluation yet: "
-            "a resume records them and plays nothing again"
+            f"{_many(summary.refused, 'attempt')} with evidence here, refused by the server: "
+            "a resume sends them once more and plays nothing again"
+        )
+        lines += _attempt_lines([(scenario, scenario.refused) for scenario in summary.scenarios])
+    if summary.unrecorded > summary.refused:
+        lines.append(
+            f"{_many(summary.unrecorded - summary.refused, 'attempt')} with evidence here, not recorded on the "
+            "evaluation yet: a resume records them and plays nothing again"
         )
     if summary.missing_allowed:
         return "\n".join([*lines, "  so many are allowed: the evaluation has ended with what is recorded"])
-    lines.append(f"  evalfleet resume {summary.submission}   plays what is missing")
+    goes_on = "plays what is missing" if summary.missing else "records what the server takes"
+    lines.append(f"  evalfleet resume {summary.submission}   {goes_on}")
     lines.append(f"  evalfleet cancel {summary.submission}   ends it and keeps what is recorded")
     return "\n".join(lines)
 
@@ -242,17 +244,31 @@ def _grader(grader: GraderSummary) -> str:
 def _spent(spend: Spend) -> str:
     if not spend.chats and not spend.judge_calls:
         return "no spend reported"
-    money = " + ".join(f"{plain(amount)} {currency}" for currency, amount in sorted(spend.amounts.items())) or "nothing"
-    text = f"spent {money}, {spend.tokens:,} tokens"
+    text = f"spent {_money(spend.amounts) or 'nothing'}, {spend.tokens:,} tokens"
     if spend.judge_calls:
-        price = "" if spend.judge_amount is None else f", {plain(spend.judge_amount)}"
+        price = f", {_money(spend.judge_amounts)}" if spend.judge_amounts else ""
         text += f" (judge apart: {_many(spend.judge_calls, 'call')}, {spend.judge_tokens:,} tokens{price})"
     return text if spend.final else f"{text}, an estimate"
 
 
-def _missing_lines(scenario: ScenarioSummary) -> Iterator[str]:
+def _money(amounts: Mapping[str, Decimal]) -> str:
+    """`0.5 EUR + 1 USD`."""
+    return " + ".join(f"{plain(amount)} {currency}" for currency, amount in sorted(amounts.items()))
+
+
+def _attempt_lines(found: Sequence[tuple[ScenarioSummary, Sequence[MissingAttempt]]]) -> Iterator[str]:
+    """Attempts of scenarios, each with its reason; of more than MOST_MISSING scenarios how many there are."""
+    named = [(scenario, attempts) for scenario, attempts in found if attempts]
+    for scenario, attempts in named[:MOST_MISSING]:
+        yield from _reason_lines(scenario, attempts)
+    if rest := named[MOST_MISSING:]:
+        attempts_left = sum(len(attempts) for _, attempts in rest)
+        yield f"  and {_many(attempts_left, 'more attempt')} of {_many(len(rest), 'scenario')}"
+
+
+def _reason_lines(scenario: ScenarioSummary, attempts: Iterable[MissingAttempt]) -> Iterator[str]:
     by_reason: dict[str, list[int]] = {}
-    for attempt in scenario.missing:
+    for attempt in attempts:
         by_reason.setdefault(attempt.reason, []).append(attempt.trial)
     for reason, trials in by_reason.items():
         yield f"  {clean(scenario.case)}/{clean(scenario.scenario)}  {trials_in_words(trials)}  {clean(reason)}"

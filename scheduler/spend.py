@@ -6,17 +6,19 @@ are kept per chat, the best one wins, and the order they come in does not matter
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from evalfleet.money import by_currency, currency_of
 from evalfleet.plan import Plan, PlannedCase
 
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """`amounts` by currency, never added over currencies. `chats` with a reading; `final`: none was an estimate."""
+    """`amounts` by currency, never added over currencies. `chats` with a reading; `final`: none was an estimate. The
+    judge's calls are apart."""
 
     amounts: Mapping[str, Decimal] = field(default_factory=dict)
     tokens: int = 0
@@ -24,27 +26,28 @@ class Spend:
     final: bool = True
     judge_calls: int = 0
     judge_tokens: int = 0
-    judge_amount: Decimal | None = None
+    judge_amounts: Mapping[str, Decimal] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """`spend` in `--json`: money as decimal text, null where nothing was read or currencies differ."""
-        document: dict[str, Any] = {
-            "amount": None,
-            "currency": None,
+        return {
+            **_money_members(self.amounts),
             "tokens": self.tokens,
             "final": self.final,
             "judge": {
                 "calls": self.judge_calls,
                 "tokens": self.judge_tokens,
-                "amount": None if self.judge_amount is None else plain(self.judge_amount),
+                **_money_members(self.judge_amounts),
             },
         }
-        if len(self.amounts) == 1:
-            [(document["currency"], amount)] = self.amounts.items()
-            document["amount"] = plain(amount)
-        elif self.amounts:
-            document["amounts"] = {currency: plain(amount) for currency, amount in sorted(self.amounts.items())}
-        return document
+
+
+def _money_members(amounts: Mapping[str, Decimal]) -> dict[str, Any]:
+    if len(amounts) > 1:
+        shown = {currency: plain(amount) for currency, amount in sorted(amounts.items())}
+        return {"amount": None, "currency": None, "amounts": shown}
+    currency, amount = next(iter(amounts.items()), (None, None))
+    return {"amount": None if amount is None else plain(amount), "currency": currency}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,8 +56,7 @@ class _Reading:
 
     final: bool
     tokens: int
-    amount: Decimal
-    currency: str
+    amounts: tuple[tuple[str, Decimal], ...]
 
 
 class SpendCounter:
@@ -70,13 +72,13 @@ class SpendCounter:
         self._lines: Sequence[Sequence[int]] = [] if plan is None else [_lines_of(case) for case in plan.cases]
         self._open: dict[tuple[Hashable, int], _Conversation] = {}
         self._closed: dict[Hashable, int] = {}  # case → its conversations that are done, as bits
-        self._amounts: dict[str, Decimal] = {}
+        self._amounts: Mapping[str, Decimal] = {}
         self._chat_tokens = 0
         self._chats = 0
         self._final = True
         self._calls = 0
         self._tokens = 0
-        self._amount: Decimal | None = None
+        self._judged: Mapping[str, Decimal] = {}
 
     def add(self, line: Mapping[str, Any]) -> None:
         number, trial = self._numbers.get((line["case"], line["scenario"])), line["trial"]
@@ -91,9 +93,7 @@ class SpendCounter:
         for answer in _mappings(line.get("graders")):
             self._calls += _whole(answer.get("llm_calls"))
             self._tokens += _whole(answer.get("llm_tokens"))
-            amount = _money(answer.get("llm_amount"))
-            if amount is not None:
-                self._amount = (self._amount or Decimal(0)) + amount
+            self._judged = _added(self._judged, _amounts(answer.get("llm_amount"), answer.get("llm_currency")))
 
     def total(self) -> Spend:
         for key in list(self._open):
@@ -105,12 +105,12 @@ class SpendCounter:
             final=self._final,
             judge_calls=self._calls,
             judge_tokens=self._tokens,
-            judge_amount=self._amount,
+            judge_amounts=dict(self._judged),
         )
 
     def _settle(self, conversation: _Conversation) -> None:
         for reading in conversation.chats.values():
-            self._amounts[reading.currency] = self._amounts.get(reading.currency, Decimal(0)) + reading.amount
+            self._amounts = _added(self._amounts, reading.amounts)
             self._chat_tokens += reading.tokens
             self._chats += 1
             self._final = self._final and reading.final
@@ -142,10 +142,31 @@ class _Conversation:
                 final=bool(usage.get("final")),
                 tokens=_whole(usage.get("total_tokens"))
                 or _whole(usage.get("input_tokens")) + _whole(usage.get("output_tokens")),
-                amount=_money(usage.get("amount")) or Decimal(0),
-                currency=str(usage.get("currency") or "USD"),
+                amounts=_amounts_of(usage),
             )
             self.chats[chat] = max(reading, self.chats.get(chat, reading))
+
+
+def _amounts_of(usage: Mapping[str, Any]) -> tuple[tuple[str, Decimal], ...]:
+    """By currency: where they are several, a usage document has them in `amounts`."""
+    several = usage.get("amounts")
+    if isinstance(several, Mapping):
+        return tuple(by_currency(pair for name, text in several.items() for pair in _amounts(text, name)).items())
+    amount, currency = usage.get("amount"), usage.get("currency")
+    return tuple(_amounts(amount, currency)) or ((_currency(currency), Decimal(0)),)
+
+
+def _amounts(amount: Any, currency: Any) -> list[tuple[str, Decimal]]:
+    known = _money(amount)
+    return [] if known is None else [(_currency(currency), known)]
+
+
+def _currency(value: Any) -> str:
+    return currency_of(value) or "USD"
+
+
+def _added(before: Mapping[str, Decimal], more: Iterable[tuple[str, Decimal]]) -> Mapping[str, Decimal]:
+    return by_currency([*before.items(), *more])
 
 
 def plain(amount: Decimal) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args
 
 from evalfleet.errors import StorageError, UsageError
 from evalfleet.plan import Plan
-from scheduler.pins import Pin, what_changed
+from scheduler.pins import Asked, Pin, what_changed
 
 Status = Literal["running", "completed", "cancelled"]
 FORMAT = 1
@@ -47,6 +47,10 @@ class Submission:
     @property
     def unfinished(self) -> bool:
         return self.status == "running"
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.words, self.parts, self.files)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -189,6 +193,12 @@ class Submissions:
         for submission in self.all():
             if submission.unfinished and not submission.server:
                 return submission
+        fleets = [submission for submission in self.all() if submission.unfinished]
+        if fleets:
+            raise UsageError(
+                f"nothing to resume here: {fleets[0].id} is unfinished and was submitted to the fleet of "
+                f"{fleets[0].server}; `evalfleet resume {fleets[0].id}` with EVALFLEET_BROKER_URL set goes on with it"
+            )
         raise UsageError("nothing to resume: no submission here is unfinished; `evalfleet list` shows what there is")
 
 
@@ -199,7 +209,7 @@ def why_not_resumed(previous: Submission | None, current: Submission) -> str:
     """
     if previous is None or not previous.unfinished or previous.pin == current.pin or previous.server != current.server:
         return ""
-    changed = what_changed(previous.parts, current.parts, previous.files, current.files)
+    changed = what_changed(previous.asked, current.asked)
     return (
         f"not going on with {previous.id} (started {previous.started_at[:19]}Z): {changed or 'its pin is another'}; "
         f"`evalfleet {'watch' if previous.server else 'resume'} {previous.id}` "

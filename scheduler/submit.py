@@ -85,7 +85,8 @@ async def open_submission(
         opened = _with_artifact(candidate, documents, store, folder, seal)
         record = submission_of(opened, pin, words=tuple(words), files=files, results=store.shown())
         previous = next((s for s in submissions.all() if s.unfinished and s.id != record.id), None)
-        note = _resuming(opened, documents, recorded) if begun else why_not_resumed(previous, record)
+        why_new = "" if fresh else why_not_resumed(previous, record)
+        note = _resuming(opened, documents, recorded) if begun else why_new
         submissions.write(replace(recorded, status="running") if recorded is not None else record)
         return Opened(opened, documents, begun, note)
     raise UsageError(f"{MOST_GENERATIONS} generations of this submission are finished; change the suite's name")

@@ -61,6 +61,7 @@ class ScenarioSummary:
     not hold yet. `first_failure`: of the first trial that failed or ended in an error, in its own words; else why the
     first missing one is. `duration_ms`: median over trials with evidence. `stale`: why today's case file was not
     applied (S32). `was`: the recorded verdict, where scoring again gave another. `quarantine`: why it does not gate.
+    `refused`: those of `unrecorded` that the server refuses to record, and why.
     """
 
     case: str
@@ -80,6 +81,7 @@ class ScenarioSummary:
     stale: str | None = None
     was: str | None = None
     quarantine: Quarantine | None = None
+    refused: tuple[MissingAttempt, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The scenario in `--json`. Counts that are not known are null."""
@@ -93,6 +95,7 @@ class ScenarioSummary:
             "failed": self.failed if known else None,
             "errors": self.errors if known else None,
             "missing": len(self.missing),
+            "unrecorded": len(self.unrecorded),
             "first_failure": self.first_failure,
             "duration_ms": self.duration_ms,
             "quarantine": None if self.quarantine is None else self.quarantine.document(),
@@ -163,6 +166,10 @@ class Summary:
         return sum(len(scenario.unrecorded) for scenario in self.scenarios)
 
     @property
+    def refused(self) -> int:
+        return sum(len(scenario.refused) for scenario in self.scenarios)
+
+    @property
     def attempts(self) -> int:
         return sum(scenario.trials for scenario in self.scenarios)
 
@@ -186,6 +193,7 @@ class Summary:
         for shown, scenario in zip(document["scenarios"], self.scenarios, strict=True):
             shown["missing_attempts"] = {str(attempt.trial): attempt.reason for attempt in scenario.missing}
             shown["recorded_elsewhere"] = list(scenario.elsewhere)
+            shown["refused_attempts"] = {str(attempt.trial): attempt.reason for attempt in scenario.refused}
         known = {"context_turns": self.context_turns, "seconds": self.seconds, "missing_allowed": self.missing_allowed}
         return {"format": 1, **document, **known}
 
@@ -197,6 +205,7 @@ def summarize(
     artifact: str,
     evaluations: Iterable[Mapping[str, Any]] = (),
     reasons: Mapping[AttemptKey, str] | None = None,
+    refused: Mapping[AttemptKey, str] | None = None,
     seconds: float | None = None,
     quarantine: Iterable[Quarantine] | None = None,
 ) -> Summary:
@@ -204,8 +213,8 @@ def summarize(
 
     `lines`: attempt lines in any order, one for each attempt, as `Result.lines` has them; memory does not grow with
     them. `evaluations`: documents of `GET /v2/evaluations/{id}`; those not given are known from the lines alone.
-    `reasons`: why attempts without a line are missing. `artifact`: where a person finds it. `quarantine`: what does not
-    gate; by default what the plan says.
+    `reasons`: why attempts without a line are missing; `refused`: why the server does not record those that have one.
+    `artifact`: where a person finds it. `quarantine`: what does not gate; by default what the plan says.
     """
     kept = PlanLines(plan)
     for line in lines:
@@ -215,6 +224,7 @@ def summarize(
         artifact=artifact,
         evaluations=evaluations,
         reasons=reasons,
+        refused=refused,
         seconds=seconds,
         quarantine=quarantine,
     )
@@ -226,6 +236,7 @@ def summed_up(
     artifact: str,
     evaluations: Iterable[Mapping[str, Any]] = (),
     reasons: Mapping[AttemptKey, str] | None = None,
+    refused: Mapping[AttemptKey, str] | None = None,
     seconds: float | None = None,
     quarantine: Iterable[Quarantine] | None = None,
 ) -> Summary:
@@ -242,7 +253,10 @@ def summed_up(
                 why = {n: reason for n in range(trials) if (reason := (reasons or {}).get((case.name, id_, n)))}
                 lines = kept.of(case.name, id_)
                 summed = found[planned.evaluation].scenario(number, case.name, id_, trials, lines, why)
-                scenarios.append(replace(summed, quarantine=apart.get(folded(case_key(case.name, id_)))))
+                at = ((n, (refused or {}).get((case.name, id_, n))) for n in summed.unrecorded)
+                turned_down = tuple(MissingAttempt(n, reason) for n, reason in at if reason is not None)
+                quarantined = apart.get(folded(case_key(case.name, id_)))
+                scenarios.append(replace(summed, quarantine=quarantined, refused=turned_down))
     return Summary(
         submission=plan.id,
         artifact=artifact,

@@ -6,6 +6,7 @@ their sums, and the words of the first failure alone. Lines come in any order, o
 
 from __future__ import annotations
 
+import math
 import statistics
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +21,9 @@ from evalfleet.plan import Plan
 from scheduler.spend import SpendCounter
 
 _NO_LINE, _MISSING, _ELSEWHERE = 0, 1, 2
-_FARTHEST = 300
-"""Decimal places of a score to either side: one beyond is no score, and as an exact fraction it would fill memory."""
+_FARTHEST = 400
+"""Decimal places of a score to either side, more than a float has: one beyond is no score, and as an exact fraction it
+would fill memory."""
 _CODES = {"passed": 3, "failed": 4, "error": 5}
 
 
@@ -193,6 +195,6 @@ def _decimal(value: Any) -> Decimal | None:
         number = Decimal(value) if isinstance(value, str | int) else None
     except InvalidOperation:
         return None
-    if number is None or not number.is_finite() or abs(number.adjusted()) > _FARTHEST:
+    if number is None or not number.is_finite() or abs(number.adjusted()) > _FARTHEST or math.isinf(float(number)):
         return None
     return number

@@ -180,7 +180,7 @@ def _grader(page: _Page, answer: GraderAnswer) -> Iterator[Text]:
         if text:
             yield from page.entry(label, text)
     if answer.llm_calls:
-        price = f", {answer.llm_amount}" if answer.llm_amount else ""
+        price = f", {answer.llm_amount} {answer.llm_currency or 'USD'}" if answer.llm_amount else ""
         yield from page.entry(
             "judge",
             f"{answer.llm_calls} call{'' if answer.llm_calls == 1 else 's'}, {answer.llm_tokens:,} tokens{price}",

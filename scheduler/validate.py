@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from evalfleet.checks.case import Case, CaseProblem, LoadedCases, Place, case_key, load_cases
 from evalfleet.checks.expectation import Grader
 from evalfleet.checks.near import folded, near_name
+from evalfleet.checks.text import visible
 from evalfleet.credentials import url_variable
 from evalfleet.errors import (
     AuthorError,
@@ -26,12 +27,13 @@ from evalfleet.errors import (
     UnfitHost,
     UsageError,
 )
+from evalfleet.graders.bundle import links_to_nowhere
 from evalfleet.graders.check import check_graders, check_graders_by_ast
 from evalfleet.plan import PlannedTarget
 from evalfleet.server.drivers import make_driver
 from evalfleet.settings import Settings
 from evalfleet.surroundings import user_environment
-from evalfleet.tree import CONFIG_FILE, TreeConfig, read_tree_config
+from evalfleet.tree import CONFIG_FILE, TreeConfig, TreeVersion, read_tree_config, read_tree_version
 from scheduler.plan import build_plan
 from scheduler.select import select
 
@@ -41,7 +43,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """`config` None: the settings file itself is refused. `problems` are in the case files, `errors` elsewhere."""
+    """`config` None: the settings file itself is refused. `problems` are in the case files, `errors` elsewhere.
+    `version` None: the harness's files could not be read."""
 
     root: Path
     config: TreeConfig | None
@@ -49,6 +52,7 @@ class Validation:
     warnings: tuple[CaseProblem, ...]
     problems: tuple[CaseProblem, ...]
     errors: tuple[EvalfleetError, ...]
+    version: TreeVersion | None = None
 
     @property
     def ok(self) -> bool:
@@ -149,7 +153,9 @@ def validate(
         errors.append(_no_cases(root))
     whole = loaded if drafts is None else _with_drafts(loaded, drafts)
     problems = list(whole.problems)
+    version = None
     if config is not None:
+        version = _caught(errors, lambda: read_tree_version(config))
         if whole.cases and not problems:  # a refused file's case would look like a name that matches nothing
             draft = drafts.cases[0] if drafts is not None and drafts.cases else None
             _caught(errors, lambda: _check_selection(config, loaded.cases, words, deselect, draft))
@@ -163,7 +169,8 @@ def validate(
         if whole.cases and not problems:
             _caught(errors, lambda: check_quarantine(config, whole.cases, of_suite=suite is not None))
     over = [] if config is None else quarantines_over(config, datetime.now(UTC).date())
-    return Validation(root, config, whole.cases, (*whole.warnings, *over), tuple(problems), tuple(errors))
+    warnings = (*whole.warnings, *over, *dangling(root))
+    return Validation(root, config, whole.cases, warnings, tuple(problems), tuple(errors), version)
 
 
 def _caught(errors: list[EvalfleetError], look: Callable[[], T]) -> T | None:
@@ -289,6 +296,14 @@ def check_quarantine(config: TreeConfig, cases: Sequence[Case], *, of_suite: boo
 def quarantines_over(config: TreeConfig, today: date) -> list[CaseProblem]:
     """A warning for each quarantine that holds no more."""
     return [CaseProblem(entry.place, entry.over()) for entry in config.quarantine if not entry.holds(today)]
+
+
+def dangling(root: Path) -> list[CaseProblem]:
+    """A warning for each file of graders that is a link to nothing; one that a case calls is refused anyway."""
+    return [
+        CaseProblem(Place(path, 1, 1), f"this link leads nowhere, to {visible(to)}: no grader sees it")
+        for path, to in links_to_nowhere(root)
+    ]
 
 
 def check_writable(folder: Path) -> None:

@@ -52,8 +52,8 @@ def watch(
     ledger = Ledger(settings.require_broker().redis_url)
     with Interrupts() as interrupts:
         ended = _follow(submission, store, ledger, interrupts, reporter)
-        if allow_missing is not None and ended is not None:
-            _until_retired(submission, ledger, interrupts)
+        if ended is not None:
+            _until_written(submission, ledger, interrupts, retired=allow_missing is not None)
     reporter.done()
     if ended is not None and ended.state == "stopped" and ended.reason:
         reporter.warn(f"stopped: {ended.reason}")
@@ -86,14 +86,15 @@ def watch(
     return summary, code
 
 
-def _until_retired(submission: str, ledger: Ledger, interrupts: Interrupts) -> None:
-    """Its scheduler writes the summary before that: one that says what may be missing is to be the last."""
+def _until_written(submission: str, ledger: Ledger, interrupts: Interrupts, *, retired: bool) -> None:
+    """What was judged when it was stopped is in the artifact. `retired`: its scheduler has written its summary, too:
+    one that says what may be missing is to be the last."""
     deadline = time.monotonic() + RETIRES_S
     for _ in ledger.wake_ups(EVERY_S):
         if interrupts.first is not None or time.monotonic() > deadline:
             return
         with contextlib.suppress(TargetUnreachable):  # it is asked again
-            if submission not in ledger.submissions():
+            if submission not in ledger.submissions() or (not retired and ledger.is_settled(submission)):
                 return
 
 

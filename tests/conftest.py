@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import psycopg
 import pytest
 import redis
@@ -35,6 +36,22 @@ IN_ONE_PROCESS = (
 )
 UNIT_S = 350.0
 """So long may several tests of one process take, as a `timeout` of one."""
+
+# A property test is the same test each time, on any machine: what it finds with a fresh seed is `tests.fuzz`'s to find
+# (docs/decisions/029-the-same-test-twice.md). How fast the machine is decides nothing, so there is no deadline.
+_SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
+hypothesis.settings.register_profile(
+    "same", derandomize=True, database=None, deadline=None, suppress_health_check=_SLOW
+)
+hypothesis.settings.register_profile(
+    "fresh",
+    derandomize=False,
+    database=None,
+    deadline=None,
+    suppress_health_check=_SLOW,
+    max_examples=int(os.environ.get("EVALFLEET_TEST_EXAMPLES", "100")),
+)
+hypothesis.settings.load_profile("same")
 
 # Tests start our parts as processes; those import this checkout, also where it is not installed.
 os.environ["PYTHONPATH"] = os.pathsep.join(

@@ -166,7 +166,7 @@ WRITTEN = st.tuples(st.sampled_from("abc"), OUTCOMES, st.booleans(), st.booleans
 
 
 @given(st.lists(st.lists(WRITTEN, min_size=1, max_size=4), max_size=8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_comes_in_whatever_segments_one_line_stands_for_each_attempt(
     segments: list[list[tuple[str, str, bool, bool]]],
 ) -> None:

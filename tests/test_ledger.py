@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalfleet.checks.case import parse_case
@@ -405,7 +405,6 @@ SOME = st.dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(before=SOME, later=SOME)
 def test_outcomes_are_kept_alike_by_what_is_put_on_the_books_and_by_what_the_server_confirms(
     ledger: Ledger, before: dict[Attempt, str], later: dict[Attempt, str]

@@ -8,14 +8,15 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalfleet.ledger import MIXED, Claimed, Ledger, Reading, Spent
-from evalfleet.money import BILLION, billionths, read_amount, shown
+from evalfleet.money import BILLION, billionths, by_currency, exact_sum, read_amount, shown
 from evalfleet.plan import Conversation, Plan
 from tests.test_ledger import make_plan
 
@@ -76,6 +77,32 @@ def test_a_budget_is_read_as_it_is_written_and_anything_else_is_refused() -> Non
             read_amount(wrong)
 
 
+def test_n20_one_currency_is_one_in_either_case(ledger: Ledger) -> None:
+    """A target that writes "usd" here and "USD" there has one budget; EUR beside it is never added to it."""
+    plan = with_budget("100")
+    ledger.add(plan, {})
+    for trial, currency in enumerate(("usd", "USD", " Usd ")):
+        assert claim(ledger, plan, trial) is Claimed.CLAIMED
+        readings = [Reading.of(0, {"amount": "1.5", "currency": currency})]
+        ledger.release(plan.id, Conversation(0, trial), "w", played=True, readings=readings, played_ms=1, attempts=2)
+    assert (ledger.spent(plan.id).currency, ledger.spent(plan.id).amount) == ("USD", 4_500_000_000)
+    assert claim(ledger, plan, 3) is Claimed.CLAIMED
+    readings = [Reading.of(0, {"amount": "1", "currency": "EUR"})]
+    ledger.release(plan.id, Conversation(0, 3), "w", played=True, readings=readings, played_ms=1, attempts=2)
+    assert ledger.spent(plan.id).currency == MIXED
+    assert claim(ledger, plan, 4) is not Claimed.CLAIMED
+
+
+def test_a_sum_loses_no_digit() -> None:
+    """Python's own rounds to 28 digits: a billion and 1e-30 would be a billion."""
+    values = [Decimal("1e300"), Decimal("0.1"), Decimal("5e-324"), Decimal("-1e300")]
+    assert format(exact_sum(values), "f") == "0.1" + "0" * 322 + "5"
+    assert by_currency([("USD", Decimal("0.1")), ("EUR", Decimal(1)), ("USD", Decimal("0.2"))]) == {
+        "EUR": Decimal(1),
+        "USD": Decimal("0.3"),
+    }
+
+
 @given(st.integers(0, 10**15))
 def test_money_is_shown_exactly(amount: int) -> None:
     assert billionths(shown(amount)) == amount
@@ -94,7 +121,7 @@ def allowed(concurrency: int, budget: int, amounts: list[int | None]) -> tuple[i
     return (min(concurrency, math.ceil(room)), "") if room > 0 else (0, "budget")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(
     concurrency=st.integers(1, 50),
     budget=st.integers(1, 10**12),

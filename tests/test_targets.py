@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalfleet.ledger import Claimed, Ledger
@@ -188,7 +188,7 @@ def test_many_workers_at_once_never_open_more_than_the_target_bears(ledger: Ledg
         assert max(pool.map(work, range(24))) == 7
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4000), st.integers(0, 5000)), min_size=1, max_size=8))
 def test_the_limit_is_what_additive_increase_and_multiplicative_decrease_make_of_it(
     ledger: Ledger, story: list[tuple[int, int, int]]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalfleet.errors import ConfigError
 from evalfleet.tomlplaces import read_toml
 
 NAMES = st.sampled_from(["a", "b-c", "d_1", "e f"])
@@ -56,6 +58,26 @@ def test_the_scanner_knows_where_every_key_stands() -> None:
     }
     assert {path: document.spots.get(path) for path in wanted} == wanted
     assert _paths(document.values) <= set(document.spots)
+
+
+@pytest.mark.parametrize("text", ["\r\r\n", "a = 1\r\r\n", "\n\r\r\n#", "\ufeff\r\r\n", "a = 1\rb = 2"])
+def test_a_carriage_return_that_ends_no_line_is_refused(text: str) -> None:
+    """Line ends that were made Windows' twice ended in an AssertionError (issue 9, 24: the kind)."""
+    with pytest.raises(ConfigError, match=r"^f:[12]:\d+: not TOML"):
+        read_toml(text.encode(), "f")
+
+
+@pytest.mark.parametrize("mark", ["\x85", "\u2028", "\u2029", "\xa0"])
+def test_lines_are_an_editors_and_shown_on_one_line(mark: str) -> None:
+    """Issue 9, 3: U+2028 and its kin are text in strings and comments, move no line and no cursor."""
+    text = f"# a{mark}b\nfirst = '日{mark}'\nsecond = '''{mark}\n{mark}'''\nthird = 3 # {mark}\n".replace("\n", "\r\n")
+    document = read_toml(text.encode(), "f")
+    assert [document.spots[(name,)] for name in ("first", "second", "third")] == [(2, 1), (3, 1), (5, 1)]
+    assert document.values["second"] == f"{mark}\n{mark}"
+    with pytest.raises(ConfigError) as caught:
+        read_toml(f"{text}x = '日本{mark}' y\r\n".encode(), "f")
+    shown = mark if mark == "\xa0" else "\ufffd"
+    assert str(caught.value).split("\n")[1:] == [f"  | x = '日本{shown}' y", f"  | {' ' * 12}^"]
 
 
 def _paths(value: Any, path: tuple[str | int, ...] = ()) -> set[tuple[str | int, ...]]:

@@ -15,7 +15,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from evalfleet.artifact import AttemptsIndex, IndexEntry
@@ -44,9 +44,13 @@ cases of the evaluation (wire.md), which for 200,000 attempts is a megabyte."""
 ENDED_CODES = frozenset({"evaluation_completed", "evaluation_cancelled", "evaluation_not_running"})
 LARGE_AT_ONCE = 8
 """Records whose trials are read again for one round: all of them are in memory then."""
+OF_SOME = frozenset({400, 413, 422})
+"""What refuses a batch for some of its attempts, or for its size."""
+ALIKE = 32
+"""So many refusals with nothing taken in between are not about single attempts: the submission stops."""
 WORTH_WAITING = frozenset({408, 409, 425, 429})
 """Of the 4xx, those that asking later may change; any other refuses the batch for good."""
-_CONFLICT_AT = re.compile(r"/attempts/(\d+)(?:/|$)")
+_ATTEMPT_AT = re.compile(r"/attempts/(\d+)(?:/|$)")
 
 
 class Recorder(Protocol):
@@ -222,7 +226,7 @@ class Aggregator:
         evaluation = self.plan.evaluations[index].id
         assert evaluation is not None
         try:
-            answer = self._send(evaluation, dict(group))
+            answer, refused = self._send(evaluation, dict(group))
         except ProblemAnswer as problem:
             if problem.code in ENDED_CODES:
                 reason = f"{evaluation} takes no more attempts: {problem.detail}"
@@ -232,31 +236,61 @@ class Aggregator:
                 raise
             self.ledger.end(self.plan.id, "stopped", reason, problem.code)
             return False
-        self.ledger.confirm(self.plan.id, {a: e.outcome for a, e in group.items()})
-        self._complete_if_done(index, answer.get("evaluation"))
+        for attempt, why in refused.items():
+            log.error("%s, trial %d: %s", self.plan.key_of(attempt), attempt.trial, why)
+        self.ledger.set_aside(self.plan.id, refused)
+        self.ledger.confirm(self.plan.id, {a: e.outcome for a, e in group.items() if a not in refused})
+        if len(refused) < len(group):
+            self._complete_if_done(index, answer.get("evaluation"))
         return True
 
-    def _send(self, evaluation: str, todo: dict[Attempt, IndexEntry]) -> Mapping[str, Any]:
-        """One batch; what somebody else recorded with another run is marked in the artifact, the rest is sent again
-        (I4, S35)."""
-        while todo:
+    def _send(self, evaluation: str, todo: dict[Attempt, IndexEntry]) -> tuple[Mapping[str, Any], dict[Attempt, str]]:
+        """All of it, in one batch where the server takes that; its last answer, and what it refuses with the reasons.
+
+        A batch is all or nothing. What somebody else recorded with another run is marked in the artifact (I4, S35),
+        what the answer names as refused is set aside, and the rest is sent again; where it names nothing, by halves.
+        """
+        answer: Mapping[str, Any] = {}
+        refused: dict[Attempt, str] = {}
+        waiting = [list(todo)]
+        in_a_row = 0
+        while waiting:
+            part = waiting.pop()
             try:
-                return self.recorder.record_attempts(evaluation, [self._wire(a, e) for a, e in todo.items()])
+                answer = self.recorder.record_attempts(evaluation, [self._wire(a, todo[a]) for a in part])
+                in_a_row = 0
             except ProblemAnswer as problem:
-                theirs = self._conflicts(evaluation, problem, list(todo)) if problem.code == "attempt_conflict" else []
-                if not theirs:
+                in_a_row += 1
+                if problem.code == "attempt_conflict":
+                    gone = self._note_conflicts(evaluation, problem, part)
+                elif problem.status in OF_SOME and in_a_row <= ALIKE:
+                    gone = _refused(problem, part)
+                    refused |= gone
+                else:
                     raise
-            lines = [{**self.index.line(todo.pop(attempt)), "recorded": "elsewhere"} for attempt in theirs]
-            self.index.append(lines)
-            log.warning("%d attempts of %s were recorded by somebody else", len(theirs), evaluation)
-        return {}
+                if gone:
+                    waiting.append([attempt for attempt in part if attempt not in gone])
+                elif len(part) > 1:
+                    waiting += [part[len(part) // 2 :], part[: len(part) // 2]]
+                else:
+                    raise
+            waiting = [part for part in waiting if part]
+        return answer, refused
+
+    def _note_conflicts(self, evaluation: str, problem: ProblemAnswer, sent: Sequence[Attempt]) -> Collection[Attempt]:
+        """Mark in the artifact what somebody else recorded with another run."""
+        theirs = self._conflicts(evaluation, problem, sent)
+        if not theirs:
+            raise problem
+        self.index.append([{**self.index.line(self._evidence(attempt)), "recorded": "elsewhere"} for attempt in theirs])
+        log.warning("%d attempts of %s were recorded by somebody else", len(theirs), evaluation)
+        return set(theirs)
 
     def _conflicts(self, evaluation: str, problem: ProblemAnswer, sent: Sequence[Attempt]) -> list[Attempt]:
         """Which of them the answer names; where it names none, all that the evaluation holds already."""
-        found = (_CONFLICT_AT.match(str(error.get("name"))) for error in problem.errors)
-        named = {int(match[1]) for match in found if match is not None}
+        named = _named(problem, sent)
         if named:
-            return [attempt for number, attempt in enumerate(sent) if number in named]
+            return list(named)
         document = self.recorder.get_evaluation(evaluation)
         recorded = {(case["key"], trial) for case in document["cases"] for trial in case.get("recorded_attempts") or ()}
         return [attempt for attempt in sent if (self.plan.key_of(attempt), attempt.trial) in recorded]
@@ -293,6 +327,23 @@ class Aggregator:
         elif status != "running":
             evaluation = self.plan.evaluations[index].id
             self.ledger.end(self.plan.id, "stopped", f"{evaluation} is {status}", f"evaluation_{status}")
+
+
+def _named(problem: ProblemAnswer, sent: Sequence[Attempt]) -> dict[Attempt, str]:
+    """The attempts of a batch that an answer points at, each with its first reason."""
+    named: dict[Attempt, str] = {}
+    for error in problem.errors:
+        at = _ATTEMPT_AT.match(str(error.get("name")))
+        if at is not None and int(at[1]) < len(sent):
+            where = str(error["name"])[at.end() :]
+            named.setdefault(sent[int(at[1])], f"{where} {error.get('reason') or problem.detail}".strip())
+    return named
+
+
+def _refused(problem: ProblemAnswer, sent: Sequence[Attempt]) -> dict[Attempt, str]:
+    """Which attempts the server refuses, and why, as far as its answer tells: those that it names, or the only one."""
+    named = _named(problem, sent) or ({sent[0]: problem.detail} if len(sent) == 1 else {})
+    return {attempt: f"the server refuses to record it: {why}" for attempt, why in named.items()}
 
 
 def _few_large(waiting: Mapping[_K, bytes]) -> dict[_K, dict[str, Any]]:

@@ -14,6 +14,7 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -291,6 +292,12 @@ def check_environment(settings: Settings, queues: Sequence[str]) -> None:
                 )
     if AGGREGATE_QUEUE in queues:
         shared_results(settings.require_results_url()).check()
+    if settings.state is not None:  # graders are unpacked there
+        try:
+            settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            tempfile.TemporaryDirectory(dir=settings.state).cleanup()
+        except OSError as error:
+            raise SettingError("EVALFLEET_STATE", f"{settings.state}: {error.strerror or error}") from error
 
 
 def _look_with(liveness: Liveness) -> type[bootsteps.StartStopStep]:

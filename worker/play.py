@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from evalfleet.checks.outcome import STOPPING_CODES, Meaning, meaning_of, spent_seconds
+from evalfleet.checks.outcome import HARNESS_CHANGED, STOPPING_CODES, Meaning, meaning_of, spent_seconds
 from evalfleet.checks.trial import TurnRecord
 from evalfleet.contract.client import Client, Created
-from evalfleet.errors import HarnessMoved, PlatformError, ProblemAnswer, TargetUnreachable
+from evalfleet.contract.leftovers import read_leftovers
+from evalfleet.errors import HarnessMoved, JournalHole, PlatformError, ProblemAnswer, TargetUnreachable
 from evalfleet.logs import now_about
 from evalfleet.plan import Attempt, Conversation, Plan, Step, run_key
 from evalfleet.telemetry import RUN_SECONDS
@@ -35,6 +36,8 @@ CREATED_WITHIN_S = 5.0
 """How long a conversation that is left waits for the answer to a launch, to cancel that run."""
 USAGE_WAIT_S = 10.0
 """How long `final` usage is awaited after the last turn (S15)."""
+LEFT_USAGE_S = 2.0
+"""The same, where the submission stops and a person waits for its end."""
 STOPPING_STATUS = frozenset({401, 402, 403, 404, 422})
 """A launch refused with one of these would be refused every time: the submission stops (S17)."""
 
@@ -91,14 +94,21 @@ class Player:
         self.tries: list[Try] = []
         self._limit = None if first_new is None else first_new + plan.limits.tries
         self._open_run: str | None = None
+        self._found_again = False
+        """The run that was launched last was there already: what had stopped everything then may be over."""
         self._at = 0
 
     async def play(self) -> GaveUp | None:
         try:
             return await self._play()
+        except Draining:
+            await self._read_what_was_spent()
+            raise
         except asyncio.CancelledError:
-            if self._open_run is not None and self.cancel_on_leave():
-                await self._cancel_quietly(self._open_run)
+            if self.cancel_on_leave():
+                if self._open_run is not None:
+                    await self._cancel_quietly(self._open_run)
+                await self._read_what_was_spent()
             raise
 
     async def _play(self) -> GaveUp | None:
@@ -110,7 +120,7 @@ class Player:
                 await self._play_try(this)
             except _NoResult as nothing:
                 this.reason, this.code = nothing.reason, nothing.code
-                if nothing.code in STOPPING_CODES:
+                if nothing.code in STOPPING_CODES and not self._found_again:
                     raise StopSubmission(nothing.reason, nothing.code) from nothing
                 if nothing.away:
                     raise TurnedAway(self._gave_up(nothing.reason, nothing.code)) from nothing
@@ -235,6 +245,8 @@ class Player:
         try:
             created = await self._create(body, key)
         except ProblemAnswer as refused:
+            if any(error.get("code") == HARNESS_CHANGED for error in refused.errors):
+                raise StopSubmission(refused.detail, HARNESS_CHANGED) from refused
             if refused.quota or refused.code in STOPPING_CODES:
                 raise StopSubmission(
                     f"the platform refused to launch a run: {refused.detail}{_resets(refused)}", refused.code
@@ -253,6 +265,7 @@ class Player:
         if not all(isinstance(run.get(name), str) for name in ("id", "chat_id")):
             raise _NoResult(f"launch failed: the answer is no run: {str(run)[:200]}", "unreadable", final=True)
         self._open_run = str(run["id"])
+        self._found_again = created.replayed
         if not created.replayed and self._limit is None:
             self._limit = await self.first_new_try(this.number) + plan.limits.tries
         this.chat_id = str(run["chat_id"])
@@ -284,6 +297,8 @@ class Player:
         try:
             with RUN_SECONDS.time():
                 terminal = await watch.follow(events)
+        except JournalHole as hole:
+            raise self._hole(scenario_id, hole) from hole
         except PlatformError as lost:
             reason = f"the event stream of {run_id} was lost: {lost}"
             raise _NoResult(reason, "stream_lost", final=True, away=is_away(lost)) from lost
@@ -295,13 +310,18 @@ class Player:
             )
         self._open_run = None
         try:
-            document, messages, outputs = await asyncio.gather(
-                self.platform.get_run(run_id), self.platform.messages(run_id), self.platform.outputs(run_id)
-            )
+            left_over = await read_leftovers(self.platform, run_id, events)
+        except JournalHole as hole:
+            raise self._hole(scenario_id, hole) from hole
         except PlatformError as lost:
             away = is_away(lost)
             raise _NoResult(f"{run_id} could not be read: {lost}", "unreadable", final=True, away=away) from lost
-        return TurnRecord(text, document, messages, outputs, events)
+        return TurnRecord(text, left_over.run, left_over.messages, left_over.outputs, events)
+
+    def _hole(self, scenario_id: str, hole: JournalHole) -> _NoResult:
+        """The run has ended, and what it did cannot be known: no result, and another try (S17)."""
+        self._open_run = None
+        return _NoResult(f"{scenario_id}: {hole}", "journal_hole")
 
     async def _cancel_quietly(self, run_id: str) -> None:
         try:
@@ -309,12 +329,18 @@ class Player:
         except PlatformError as error:
             log.warning("cancelling %s: %s", run_id, error)
 
-    async def _read_usage(self, this: Try) -> None:
+    async def _read_what_was_spent(self) -> None:
+        """A conversation that is left because its submission stops: what its chat has cost so far is read now, for
+        nothing may ever go on with it."""
+        if self.tries and self.tries[-1].usage is None:
+            await self._read_usage(self.tries[-1], within=LEFT_USAGE_S, is_over=False)
+
+    async def _read_usage(self, this: Try, *, within: float = USAGE_WAIT_S, is_over: bool = True) -> None:
         """One reading for the chat, awaited until final for a while, else marked as the estimate it is (S15)."""
         if not this.run_ids:
             return
-        this.is_over = True
-        deadline = time.monotonic() + USAGE_WAIT_S
+        this.is_over = is_over
+        deadline = time.monotonic() + within
         pause = 0.1
         while True:
             try:

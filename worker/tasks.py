@@ -216,6 +216,7 @@ class Crew:
         conversation = hold.conversation
         still_open, first_new = self.ledger.so_far(plan.id, conversation, plan.attempts(conversation))
         leave = Leave(self.loop)
+        left: list[Attempt] = []
 
         async def play() -> GaveUp | None:
             leave.begin()
@@ -237,6 +238,7 @@ class Crew:
                 return await player.play()
             finally:
                 tries.extend(player.tries)
+                left.extend(player.open)
                 for former in player.tries[:-1]:
                     RETRIES.labels(code_label(former.code or "")).inc()
                 if len(player.tries) > 1:
@@ -251,6 +253,8 @@ class Crew:
             if gave_up is not None:
                 self._note_missing(plan, gave_up)
         except (concurrent.futures.CancelledError, Draining):
+            if leave.draining or leave.why == "stopped":
+                self._note_left(plan, left, tries)
             return False
         except TurnedAway as away:
             if not self._is_refused_alone(plan, conversation, away):
@@ -321,6 +325,18 @@ class Crew:
         GIVEN_UP.labels(code_label(gave_up.code)).inc()
         for attempt in gave_up.attempts:
             self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(missing_line(plan, attempt, gave_up)))
+
+    def _note_left(self, plan: Plan, attempts: Sequence[Attempt], tries: Sequence[Try]) -> None:
+        """A conversation that was left in the middle, as its submission stopped: what it has cost is in the artifact.
+        A resume goes on with it, and each chat counts once."""
+        if not any(t.usage is not None for t in tries):
+            return
+        spent = GaveUp(
+            tuple(attempts), "it was left when the submission stopped", "left", tuple(t.to_json() for t in tries)
+        )
+        for attempt in attempts:
+            self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(missing_line(plan, attempt, spent)))
+        self.publisher.aggregate(plan)
 
     def record(self, plan: Plan, attempt: Attempt, line: Mapping[str, Any]) -> None:
         ATTEMPTS.labels(line["outcome"]).inc()

@@ -63,7 +63,7 @@ def _nothing_collected() -> Iterator[None]:
 def _parsed(data: bytes, name: str, file: str, *, draft: bool) -> LoadedCases:
     try:
         source = Source.decode(file, data)
-        root = compose(source)
+        root, misleading = compose(source)
     except RefusedError as refused:
         return LoadedCases(problems=(refused.problem,))
     reader = Reader(source, root)
@@ -74,6 +74,7 @@ def _parsed(data: bytes, name: str, file: str, *, draft: bool) -> LoadedCases:
         at_least = "at least "
     else:
         at_least = ""
+    reader.name_misleading(misleading)
     problems = sorted(reader.problems, key=_by_place)
     if len(problems) > MAX_PROBLEMS:
         rest = len(problems) - MAX_PROBLEMS
@@ -140,7 +141,7 @@ def load_suite(path: Path, *, root: Path) -> LoadedCases:
 
 def _from(root: Path, path: Path) -> str:
     """A path as messages show it."""
-    whole = path.resolve()
+    whole = Path(os.path.realpath(path))  # a link may lead round in a circle
     return visible(whole.relative_to(root).as_posix() if whole.is_relative_to(root) else str(path))
 
 
@@ -197,6 +198,8 @@ def _name_fault(path: Path, folder: Path, names: dict[str, str]) -> tuple[str, s
 def _bytes(path: Path, most: int = MAX_BYTES) -> bytes:
     """At most a byte more than a file may have. OSError for what is no regular file (a pipe would wait)."""
     if not path.is_file():
+        if path.is_symlink() and not path.exists():
+            raise OSError(f"it is a link that leads nowhere, to {visible(str(path.readlink()))}")
         raise OSError("it is not a regular file" if path.exists() else "there is no such file")
     with path.open("rb") as stream:
         return stream.read(most + 1)

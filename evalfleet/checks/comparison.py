@@ -92,13 +92,15 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """All scenarios of two sides. `pairs` in the order of the newer side; the rest says why it is in no pair:
-    `changed` (key, which content differs), `other_k` (key, trials before, trials now), `new`, `removed`."""
+    `changed` (key, which content differs), `other_k` (key, trials before, trials now), `new`, `removed`, and
+    `not_selected`: on one side only, where the other side played only a selection."""
 
     pairs: tuple[Pair, ...] = ()
     changed: tuple[tuple[str, tuple[str, ...]], ...] = ()
     other_k: tuple[tuple[str, int, int], ...] = ()
     new: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    not_selected: tuple[str, ...] = ()
     p: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -130,11 +132,17 @@ class Comparison:
             "other_k": [{"key": key, "before": before, "now": now} for key, before, now in self.other_k],
             "new": list(self.new),
             "removed": list(self.removed),
+            "not_selected": list(self.not_selected),
         }
 
 
-def compare(before: Mapping[str, Judged], now: Mapping[str, Judged]) -> Comparison:
-    """Pairs by key *and* equal content at equal trials; everything else is listed apart (S31)."""
+def compare(
+    before: Mapping[str, Judged], now: Mapping[str, Judged], *, all_before: bool = True, all_now: bool = True
+) -> Comparison:
+    """Pairs by key *and* equal content at equal trials; everything else is listed apart (S31).
+
+    `all_before`, `all_now`: that side played its whole tree; what a selection leaves out is neither new nor removed.
+    """
     pairs, changed, other_k, new = [], [], [], []
     for key, here in now.items():
         there = before.get(key)
@@ -150,5 +158,13 @@ def compare(before: Mapping[str, Judged], now: Mapping[str, Judged]) -> Comparis
             other_k.append((key, there.trials, here.trials))
         else:
             pairs.append(Pair(key, there, here, moved(there.verdict, here.verdict)))
-    removed = tuple(key for key in before if key not in now)
-    return Comparison(tuple(pairs), tuple(changed), tuple(other_k), tuple(new), removed)
+    removed = [key for key in before if key not in now]
+    not_selected = ([] if all_now else removed) + ([] if all_before else new)
+    return Comparison(
+        tuple(pairs),
+        tuple(changed),
+        tuple(other_k),
+        new=tuple(new) if all_before else (),
+        removed=tuple(removed) if all_now else (),
+        not_selected=tuple(not_selected),
+    )

@@ -8,9 +8,9 @@ from evalfleet.checks.place import CaseProblem
 from evalfleet.checks.source import Source
 
 
-def in_words(error: yaml.MarkedYAMLError, source: Source, *, deepest: int) -> CaseProblem:
-    """The problem of a syntax error. Most of them are text that should have been quoted."""
-    what, context = error.problem or "this is not YAML", error.context or ""
+def in_words(error: yaml.MarkedYAMLError, source: Source, what: str, *, deepest: int) -> CaseProblem:
+    """The problem of a syntax error; `what` the parser says. Most of them are text that should have been quoted."""
+    context = error.context or ""
     index = complained_at(error, source)
     start = error.context_mark
     opened = index if start is None else min(start.index, len(source.text))

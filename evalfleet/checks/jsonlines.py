@@ -1,7 +1,8 @@
 """How does one line of a JSON Lines file become nodes, each with its place?
 
 The standard library says whether the line is JSON; then its tokens are walked once for where they stand. Lines end at
-the byte 0x0A and nowhere else. Numbers stay as they are spelt, as YAML's do (S1).
+LF and CRLF. A CR alone is refused: the format has it inside a line, and editors end a line there. Numbers stay as they
+are spelt, as YAML's do (S1).
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ from collections.abc import Iterator
 from json.decoder import scanstring  # type: ignore[attr-defined]
 
 from evalfleet.checks.nodes import MAX_DEPTH, MappingNode, Node, ScalarNode, SequenceNode
-from evalfleet.checks.source import RefusedError, Source
+from evalfleet.checks.source import LONE_RETURN, RefusedError, Source
 
 _REST = re.compile(r"[^\s,\]}]+")
 
 
 def lines_of(file: str, text: str) -> Source:
-    """The source of a JSON Lines text: what it takes for a line is what the format does."""
-    return Source.of(file, text, feeds_only=True)
+    """The source of a JSON Lines text. Raises RefusedError where its lines are not an editor's."""
+    source = Source.of(file, text)
+    lone = LONE_RETURN.search(text)
+    if lone is not None:
+        message = "a carriage return (U+000D) without a line feed does not end a row"
+        raise RefusedError(source.problem_at(lone.start(), message, "save the file with the line ends LF or CRLF"))
+    return source
 
 
 def rows_of(source: Source) -> Iterator[tuple[int, Node | RefusedError]]:

@@ -7,16 +7,18 @@ column, and bombs are refused while they are counted and not after they went off
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeAlias
 
 import yaml
 
+from evalfleet.checks.blanks import Span, misleading_blanks, stray_tab
 from evalfleet.checks.complaint import complained_at, in_words
 from evalfleet.checks.place import CaseProblem
 from evalfleet.checks.source import RefusedError, Source
+from evalfleet.checks.standins import ParserText
 
 MAX_DEPTH = 100
 """Levels of nesting, also through aliases."""
@@ -24,7 +26,8 @@ MAX_DEPTH = 100
 MAX_NODES = 100_000
 """Nodes of a file, where an alias counts for all that it stands for."""
 
-_COMMENT = re.compile(r"(?:(?<=[\s\0])|\A)#[^\n\r]*")
+MAX_MISLEADING = 20
+"""Blanks of a file that are named because they mislead."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -61,20 +64,23 @@ class MappingNode:
 Node: TypeAlias = ScalarNode | SequenceNode | MappingNode
 
 
-def compose(source: Source) -> Node | None:
-    """The file's one document, or None where there is nothing but comments. Raises RefusedError."""
+def compose(source: Source) -> tuple[Node | None, list[CaseProblem]]:
+    """The file's one document, None where there is nothing but comments; and the blanks in it that mislead (S3).
+
+    Raises RefusedError.
+    """
     composer = _Composer(source)
     try:
         root = composer.document()
     except yaml.MarkedYAMLError as error:
-        tab = composer.stray_tab(complained_at(error, source) + 1)
-        raise RefusedError(in_words(error, source, deepest=MAX_DEPTH) if tab is None else _tab(source, tab)) from error
+        raise RefusedError(composer.explained(error)) from error
     except yaml.YAMLError as error:
         raise RefusedError(source.problem(1, 1, f"this is not YAML: {error}")) from error
-    tab = composer.stray_tab(len(source.text))
+    tab = stray_tab(source, composer.text_spans, len(source.text))
     if tab is not None:
-        raise RefusedError(_tab(source, tab))
-    return root
+        raise RefusedError(tab)
+    misleading = misleading_blanks(source, composer.text_spans, len(source.text))
+    return root, list(islice(misleading, MAX_MISLEADING))
 
 
 def pointers(root: Node | None) -> dict[int, str]:
@@ -98,11 +104,6 @@ def pointers(root: Node | None) -> dict[int, str]:
                 inner.append((value, below))
         rest += reversed(inner)
     return found
-
-
-def _tab(source: Source, index: int) -> CaseProblem:
-    place = source.at(index)
-    return source.problem_at(index, f"tab at {place.line}:{place.column}: use spaces", "YAML indents with spaces only")
 
 
 @dataclass(slots=True)
@@ -130,7 +131,8 @@ class _Composer:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._spans: list[tuple[int, int]] = []
+        self._given = ParserText.of(source)
+        self.text_spans: list[Span] = []
         self._anchors: dict[str, _Anchor] = {}
         self._stack: list[_Open] = []
         self._count = 0
@@ -150,25 +152,31 @@ class _Composer:
         return self._root
 
     def _events(self) -> Iterator[Any]:
-        loader = _LOADER(self._source.text)
+        loader = _LOADER(self._given.text)
         try:
             while loader.check_event():
                 yield loader.get_event()
+        except (ValueError, OverflowError) as error:  # only the parser in Python
+            message = f"not YAML: the number here is too large ({error})"
+            raise RefusedError(self._source.problem_at(loader.index, message)) from error
         finally:
             loader.dispose()
 
     def _node(self, event: Any) -> None:
-        start, end = event.start_mark, event.end_mark
-        line, column = start.line + 1, start.column + 1
         if isinstance(event, yaml.AliasEvent):
             self._alias(event)
             return
+        start, end = event.start_mark, event.end_mark
+        # By its index: at the end of a file the parser in C counts a line that no editor shows.
+        place = self._source.at(start.index)
+        line, column = place.line, place.column
         self._grow(event, 1)
         if isinstance(event, yaml.ScalarEvent):
             plain = not event.style
             if not plain:
-                self._spans.append((start.index, end.index))
-            scalar = ScalarNode(event.value, plain, event.tag, line, column, end.index)
+                self.text_spans.append((start.index, end.index))
+            text = self._given.restored(event.value, escapes=event.style == '"')
+            scalar = ScalarNode(text, plain, event.tag, line, column, end.index)
             self._anchor(event, scalar, size=1, finished=True)
             self._place(scalar, 1)
             return
@@ -236,18 +244,14 @@ class _Composer:
             )
 
     def _refused(self, event: Any, message: str, hint: str = "") -> RefusedError:
-        return RefusedError(self._source.problem(event.start_mark.line + 1, event.start_mark.column + 1, message, hint))
+        return RefusedError(self._source.problem_at(event.start_mark.index, message, hint))
 
-    def stray_tab(self, end: int) -> int | None:
-        """The index of the first tab before `end` that is outside quotes, block text and comments (S3)."""
-        text = self._source.text
-        if "\t" not in text[:end]:
-            return None
-        at = 0
-        for start, stop in [*self._spans, (end, end)]:
-            gap = text[at : min(start, end)]
-            tab = _COMMENT.sub(lambda found: " " * len(found.group()), gap).find("\t")
-            if tab >= 0:
-                return at + tab
-            at = max(at, stop)
-        return None
+    def explained(self, error: yaml.MarkedYAMLError) -> CaseProblem:
+        """A syntax error: by the blank before it that misled, or in words."""
+        index = complained_at(error, self._source)
+        tab = stray_tab(self._source, self.text_spans, index + 1)
+        if tab is not None:
+            return tab
+        misleading = next(misleading_blanks(self._source, self.text_spans, index + 1), None)
+        what = self._given.restored_words(error.problem or "this is not YAML")
+        return misleading or in_words(error, self._source, what, deepest=MAX_DEPTH)

@@ -7,6 +7,7 @@ run again decides the same (S12, S17). `judge` puts the assertions and the grade
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import Decimal
@@ -19,6 +20,8 @@ from evalfleet.checks.scenario import Scenario
 from evalfleet.checks.text import json_safe, one_line, plain_number
 from evalfleet.checks.trial import Trial, TurnRecord, failure_sentence, once, run_seconds
 
+HARNESS_CHANGED = "harness_changed"
+
 INFRA_CODES = frozenset(
     {
         "server_lost",
@@ -29,13 +32,15 @@ INFRA_CODES = frozenset(
         "upstream_unavailable",
         "agent_not_started",
         "agent_unauthorized",
+        HARNESS_CHANGED,
     }
 )
 """Failure codes of a run that are trouble of ours or the platform's, never the agent's (S17). `agent_not_started` is
 our own server's: the operator's program could not be run at all, so the agent has had no say. `agent_unauthorized` is
-a key that the agent's endpoint refuses: the operator's, too."""
+a key that the agent's endpoint refuses: the operator's, too. `harness_changed`: its files were not those of the commit
+while it was played (S33)."""
 
-STOPPING_CODES = frozenset({"out_of_funds", "usage_window_exceeded", "agent_unauthorized"})
+STOPPING_CODES = frozenset({"out_of_funds", "usage_window_exceeded", "agent_unauthorized", HARNESS_CHANGED})
 """Of these, the ones after which every further launch would fail too: the evaluation stops (S17)."""
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
@@ -105,7 +110,8 @@ def meaning_of(
 
     `timeout` in seconds, `infra_codes` those of `[harness]` beside INFRA_CODES. `not_played`: the agent ended the
     conversation before (S8), so that having no turn is a result of the agent's. In this order: not terminal → no
-    result; spent ≥ timeout → timeout, whatever the status; then the first turn that did not succeed decides.
+    result; played by other files than the commit's → no result (S33); spent ≥ timeout → timeout, whatever the status;
+    then the first turn that did not succeed decides.
     """
     if not turns:
         if not_played is not None:
@@ -114,6 +120,9 @@ def meaning_of(
     for number, turn in enumerate(turns):
         if turn.run.get("status") not in TERMINAL:
             return RunMeaning(Meaning.NO_RESULT, _said(turns, number), "not_terminal")
+    for turn in turns:
+        if (failure := _failure_of(turn)).get("code") == HARNESS_CHANGED:
+            return RunMeaning(Meaning.NO_RESULT, str(failure.get("message")), HARNESS_CHANGED)
     spent = spent_seconds(turns)
     if spent >= timeout:
         in_turns = f" in {len(turns)} turns" if len(turns) > 1 else ""
@@ -144,7 +153,8 @@ class GraderAnswer:
     `kind`: `answered` (then `passed` is a bool) | `error` (the grader raised, hung, crashed or answered unreadably:
     S24) | `judge_unavailable` (the judge's trouble, S26: the attempt is missing) | `stopped` (no judge configured, or
     its key refused: grading stops) | `left_out` (nobody asked it: `--no-graders`). `error` is a sentence unless
-    answered. `log`: its stdout and stderr, cut. `llm_amount`: money as a decimal string.
+    answered. `log`: its stdout and stderr, cut. `llm_amount`: money as a decimal string, in
+    `llm_currency`; both None where no price is known, or where there were several currencies, which are never added.
     """
 
     name: str
@@ -158,6 +168,7 @@ class GraderAnswer:
     llm_calls: int = 0
     llm_tokens: int = 0
     llm_amount: str | None = None
+    llm_currency: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON that every writer accepts: lone surrogates in a judge's words become U+FFFD (B11)."""
@@ -308,14 +319,27 @@ def _graded(expectation: Grader, answer: GraderAnswer) -> tuple[bool | None, str
 
 
 def _score(answers: Sequence[GraderAnswer]) -> str | None:
-    """The mean of the scores as a plain decimal, to twelve places (S25)."""
+    """The mean of the scores as a plain decimal (S25): exact, or to 17 digits at least where it has no end
+    (1 / 3)."""
     scores = [Fraction(Decimal(repr(answer.score))) for answer in answers if answer.score is not None]
     if not scores:
         return None
     mean = sum(scores, Fraction(0)) / len(scores)
-    whole, rest = divmod(abs(round(mean * 10**12)), 10**12)
-    digits = f"{whole}.{rest:012d}".rstrip("0").rstrip(".")
-    return f"-{digits}" if mean < 0 and digits != "0" else digits
+    places = _places(mean.denominator)
+    if places is None:
+        places = max(0, 16 - math.floor(math.log10(abs(mean.numerator)) - math.log10(mean.denominator)))
+    digits = str(abs(round(mean * 10**places))).rjust(places + 1, "0")
+    text = f"{digits[: len(digits) - places]}.{digits[len(digits) - places :]}".rstrip("0").rstrip(".")
+    return f"-{text}" if mean < 0 and text != "0" else text
+
+
+def _places(denominator: int) -> int | None:
+    """How many decimal places a fraction in lowest terms has; None: it has no end."""
+    twos = (denominator & -denominator).bit_length() - 1
+    rest, fives = denominator >> twos, 0
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    return max(twos, fives) if rest == 1 else None
 
 
 def _feedback(scenario: Scenario, answers: Sequence[GraderAnswer]) -> str | None:
@@ -343,11 +367,14 @@ def _said(turns: Sequence[TurnRecord], number: int) -> str:
     return f"{where} {failure_sentence(turns[number].run)}"
 
 
+def _failure_of(turn: TurnRecord) -> Mapping[str, Any]:
+    failure = turn.run.get("failure")
+    return failure if isinstance(failure, Mapping) else {}
+
+
 def _failure(turn: TurnRecord) -> tuple[str, bool]:
     """The code of a failed run, or "", and whether it may be tried again."""
-    failure = turn.run.get("failure")
-    if not isinstance(failure, Mapping):
-        return "", False
+    failure = _failure_of(turn)
     return str(failure.get("code") or ""), failure.get("retryable") is True
 
 

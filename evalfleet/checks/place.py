@@ -41,7 +41,7 @@ class CaseProblem:
         """`file:line:column: message`, the source line, a caret under the column, and the hint."""
         lines = [f"{self.place}: {self.message}"]
         if self.source_line.strip():
-            shown, caret = _window(self.source_line, self.place.column)
+            shown, caret = window(self.source_line, self.place.column)
             lines += [f"  | {shown}", f"  | {caret}"]
         if self.hint:
             lines.append(f"  {self.hint}")
@@ -60,11 +60,11 @@ class CaseProblem:
             "pointer": self.pointer,
             "message": self.message,
             "hint": self.hint,
-            "source_line": _window(self.source_line, self.place.column)[0] if self.source_line.strip() else "",
+            "source_line": window(self.source_line, self.place.column)[0] if self.source_line.strip() else "",
         }
 
 
-def _window(line: str, column: int) -> tuple[str, str]:
+def window(line: str, column: int) -> tuple[str, str]:
     """The part of `line` around `column` with nothing in it that moves a terminal's cursor, and the caret below it."""
     at = max(0, min(column - 1, len(line)))
     start = 0 if len(line) <= WINDOW else max(0, min(at - WINDOW // 2, len(line) - WINDOW))

@@ -16,6 +16,7 @@ from evalfleet.checks.nodes import MappingNode, Node, ScalarNode, SequenceNode, 
 from evalfleet.checks.place import CaseProblem, Place
 from evalfleet.checks.scalars import NULLS, core_value
 from evalfleet.checks.source import Source
+from evalfleet.checks.standins import lone_half
 from evalfleet.checks.text import quoted, visible
 
 STR_TAG = "tag:yaml.org,2002:str"
@@ -83,11 +84,26 @@ class Reader:
     def warn(self, node: Node, message: str, hint: str = "") -> None:
         self._write(self.warnings, node, message, hint)
 
-    def _write(self, into: list[CaseProblem], node: Node, message: str, hint: str) -> None:
-        mark = (self._source_of(node).file, node.line, node.column, message)
+    def name_misleading(self, blanks: Iterable[CaseProblem]) -> None:
+        """Blanks that indent for people only: why a file is refused, perhaps; a warning where it could be read."""
+        (self.problems or self.warnings).extend(blanks)
+
+    def _half(self, node: ScalarNode, what: str) -> None:
+        """Refuse text with half a character in it, where that half is written."""
+        source = self._source_of(node)
+        index = lone_half(source, source.starts[node.line - 1] + node.column - 1, node.end)
+        message, hint = f"{what} holds half a character (a lone surrogate)", "write the whole character"
+        self._write(self.problems, node, message, hint, None if index is None else source.at(index))
+
+    def _write(self, into: list[CaseProblem], node: Node, message: str, hint: str, inside: Place | None = None) -> None:
+        place = inside or self.place(node)
+        mark = (place.file, place.line, place.column, message)
         if mark not in self._seen:
             self._seen.add(mark)
-            into.append(self._problem(node, message, hint))
+            problem = self._problem(node, message, hint)
+            if inside is not None:
+                problem = replace(problem, place=inside, source_line=self._source_of(node).line(inside.line))
+            into.append(problem)
             if len(self.problems) > MAX_COUNTED:
                 raise HopelessError
 
@@ -97,7 +113,7 @@ class Reader:
         source, end = self._source_of(node), None
         if isinstance(node, ScalarNode) and node.end:
             start = source.starts[node.line - 1]
-            text = source.text[start : node.end].rstrip()  # block text ends at the start of a later line
+            text = source.text[start : node.end].rstrip(" \t\n\r")  # block text ends at the start of a later line
             after = source.at(start + len(text))
             end = (after.line, after.column)
         found = source.problem(node.line, node.column, message, hint)
@@ -126,7 +142,7 @@ class Reader:
                 )
             return None
         if not _writable(node.text):
-            self.refuse(node, f"`{what}` holds half a character (a lone surrogate)", "write the whole character")
+            self._half(node, f"`{what}`")
             return None
         if not node.text.strip():
             self.refuse(node, f"`{what}` is blank: {quoted(node.text)}", "write some text")
@@ -203,7 +219,7 @@ class Reader:
                 self.refuse(node, f"the tag `{tag_shown(node.tag)}` in `{what}` has no meaning here", "drop the tag")
                 return REFUSED
             if not _writable(node.text):
-                self.refuse(node, f"`{what}` holds half a character (a lone surrogate)", "write the whole character")
+                self._half(node, f"`{what}`")
                 return REFUSED
             if not node.plain or node.tag == STR_TAG:
                 return node.text
@@ -290,7 +306,7 @@ class Reader:
             self.refuse(node, f"a key in `{what}` is text, and here is {described(node)}", "quote it")
             return None
         if not _writable(node.text):
-            self.refuse(node, f"a key in `{what}` holds half a character (a lone surrogate)")
+            self._half(node, f"a key in `{what}`")
             return None
         return node.text
 

@@ -13,8 +13,8 @@ from evalfleet.checks.place import CaseProblem, Place
 MAX_BYTES = 5_000_000
 """The largest case file, in bytes (S3)."""
 
-_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-_OTHER_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029]")
+_BREAK = re.compile("\r\n|[\n\r]")
+LONE_RETURN = re.compile("\r(?!\n)")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _BOM = b"\xef\xbb\xbf"
 
@@ -41,7 +41,7 @@ def utf8_text(file: str, data: bytes) -> str:
 
 @dataclass(slots=True)
 class Source:
-    """The text of one file, and how to point into it."""
+    """The text of one file, and how to point into it. Its lines are an editor's: they end at LF, CRLF and CR."""
 
     file: str
     text: str = ""
@@ -49,10 +49,9 @@ class Source:
     """The index of each line's first character: four bytes each, because 5 MB can be 5 million lines."""
 
     @classmethod
-    def of(cls, file: str, text: str, *, feeds_only: bool = False) -> Source:
-        """`feeds_only`: a line ends at U+000A alone, and not at all that YAML takes for its end."""
+    def of(cls, file: str, text: str) -> Source:
         starts = array("I", [0])
-        if feeds_only or not _OTHER_BREAK.search(text):  # in a quarter of the time
+        if not LONE_RETURN.search(text):  # in a quarter of the time
             starts.extend(accumulate(map((1).__add__, map(len, text.split("\n")))))
             starts.pop()
         else:
@@ -88,7 +87,7 @@ class Source:
         if not 1 <= number <= len(self.starts):
             return ""
         end = self.starts[number] if number < len(self.starts) else len(self.text)
-        return self.text[self.starts[number - 1] : end].rstrip("\n\r\x85\u2028\u2029")
+        return self.text[self.starts[number - 1] : end].rstrip("\n\r")
 
     def problem(self, line: int, column: int, message: str, hint: str = "") -> CaseProblem:
         return CaseProblem(Place(self.file, line, column), message, self.line(line), hint)

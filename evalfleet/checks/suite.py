@@ -97,6 +97,7 @@ def parse_suite(data: bytes, *, name: str, file: str, beside: Callable[[str], tu
     call it, and its bytes; OSError where it cannot.
     """
     readers: list[Reader] = []
+    misleading: list[CaseProblem] = []
     found = _Rows(name, file, None)
     try:
         if file.endswith(".jsonl"):
@@ -105,7 +106,7 @@ def parse_suite(data: bytes, *, name: str, file: str, beside: Callable[[str], tu
             _read_lines(reader, found, header=True)
         else:
             source = Source.decode(file, data)
-            root = compose(source)
+            root, misleading = compose(source)
             readers.append(reader := Reader(source, root))
             rows = _header(reader, root, found)
             if isinstance(rows, ScalarNode):
@@ -118,6 +119,7 @@ def parse_suite(data: bytes, *, name: str, file: str, beside: Callable[[str], tu
         readers.append(Reader(Source(file), problems=[refused.problem]))
     except HopelessError:
         pass
+    readers[0].name_misleading(misleading)
     problems = _first(problem for reader in readers for problem in sorted(reader.problems, key=_by_place))
     warnings = _first(warning for reader in readers for warning in sorted(reader.warnings, key=_by_place))
     return LoadedCases(() if problems else tuple(found.cases), problems, warnings)

@@ -7,6 +7,7 @@ that this is safe, and fails with one of `evalfleet.errors`:
     ProblemAnswer       the API said no (or redirected)
     UnreadableAnswer    the answer is not what the wire promises
     StreamLost          `events` only: the run's end was not seen before the deadline
+    JournalHole         `events` and `journal` only: an event is missing, by stream and by pages
 
 Documents are plain dicts as received (`evalfleet.contract.models` names their fields). In what we send, a lone
 surrogate is written as the JSON escape it came as; in what we read, it stays in the string, and `NaN` is null.
@@ -24,10 +25,11 @@ from urllib.parse import quote
 from evalfleet import __version__
 from evalfleet.contract.answers import page_of
 from evalfleet.contract.calls import Calls, Created, Hear
-from evalfleet.contract.follow import SILENCE_SECONDS, Follower
+from evalfleet.contract.follow import ASK_SECONDS, SILENCE_SECONDS, Follower
 from evalfleet.contract.ids import uuid_of
+from evalfleet.contract.ordering import JournalOrder, checked_event
 from evalfleet.contract.transport import Transport
-from evalfleet.errors import UnreadableAnswer
+from evalfleet.errors import JournalHole, UnreadableAnswer
 
 __all__ = ["Client", "Created"]
 
@@ -107,10 +109,18 @@ class Client:
         """What the run's whole chat used so far; `final` says whether that is the last word."""
         return await self._calls.get(f"/v2/runs/{_segment(run_id)}/usage", deadline=deadline)
 
-    def events(self, run_id: str, *, deadline: float) -> AsyncGenerator[dict[str, Any], None]:
+    def events(
+        self,
+        run_id: str,
+        *,
+        deadline: float,
+        ask: float = ASK_SECONDS,
+        told: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """The run's journal to its end, each event once, in order, as received; see `evalfleet.contract.follow`.
 
-        Leave early through `contextlib.aclosing`, so that the connection closes at once.
+        After `ask` seconds without an event the run is asked how it stands; `told` gets its document then, and whenever
+        else it was read. Leave early through `contextlib.aclosing`, so that the connection closes at once.
         """
         _segment(run_id)
         return Follower(
@@ -121,7 +131,9 @@ class Client:
             read_run=lambda until: self.get_run(run_id, deadline=until),
             jitter=self._jitter,
             silence=self._silence,
+            ask=ask,
             hear=self._hear,
+            told=told,
         ).events()
 
     async def event_page(
@@ -133,9 +145,23 @@ class Client:
             f"GET {path}", await self._calls.get(path, {"cursor": cursor, "limit": limit}, deadline=deadline)
         )
 
-    def journal(self, run_id: str) -> AsyncGenerator[dict[str, Any], None]:
-        """The run's events as far as they are there, page by page; a run that goes on is not waited for."""
-        return self._calls.rows(f"/v2/runs/{_segment(run_id)}/events", {"limit": EVENT_PAGE_LIMIT})
+    async def journal(self, run_id: str, *, ended: bool = False) -> AsyncGenerator[dict[str, Any], None]:
+        """The run's events as far as they are there, page by page, in order; a run that goes on is not waited for.
+
+        `ended`: the run is terminal, so the journal has to say so. JournalHole where it does not, or where a number is
+        missing, UnreadableAnswer for a row that is no event of this run.
+        """
+        path = f"/v2/runs/{_segment(run_id)}/events"
+        order = JournalOrder()
+        async for row in self._calls.rows(path, {"limit": EVENT_PAGE_LIMIT}):
+            try:
+                leaving = order.take(checked_event(row, run_id), None)
+            except ValueError as wrong:
+                raise UnreadableAnswer(f"GET {path}: a page holds {wrong}") from wrong
+            for event in leaving:
+                yield event
+        if fault := order.fault or ("its end is missing" if ended and not order.ended else ""):
+            raise JournalHole(f"GET {path}: the run's journal is not whole: {fault}")
 
     def list_runs(self, **filters: Any) -> AsyncGenerator[dict[str, Any], None]:
         """Runs, newest first: `status` (one or several), `harness_id`, `created_after`, `created_before`, `limit`."""

@@ -2,7 +2,8 @@
 
 The whole of `evals/graders/` (data files too) and the globs in `[graders] files`, as one tar that is the same bytes for
 the same files: sorted, no times, no owners. Its digest is part of the plan and of what a suite's version pins (S10).
-A symbolic link is followed inside the tree and refused where it leads out of it.
+A symbolic link is followed inside the tree and refused where it leads out of it. One that leads nowhere (an editor's
+lock, a loop) is left out, unless a case calls it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def build_bundle(root: Path, names: Collection[str], files: Sequence[str]) -> Bu
     for name in sorted(names):
         needed = f"{GRADERS_FOLDER}/{name.partition('.')[0]}.py"
         if needed not in chosen:
-            raise GraderRefused(f"{name}: there is no {needed}")
+            fault = link_fault(root, needed)
+            raise GraderRefused(f"{name}: {needed} {fault}" if fault else f"{name}: there is no {needed}")
     out, total = io.BytesIO(), 0
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(chosen):
@@ -63,6 +65,27 @@ def build_bundle(root: Path, names: Collection[str], files: Sequence[str]) -> Bu
             tar.addfile(member, io.BytesIO(content))
     data = out.getvalue()
     return Bundle(digest_of(data), data)
+
+
+def link_fault(root: Path, path: str) -> str | None:
+    """Why what stands at `path`, from the tree's root, is not followed to what it links to; None where it is."""
+    place = root / path
+    real = Path(os.path.realpath(place))
+    if place.is_symlink() and not place.exists():
+        return f"is a link that leads nowhere, to {place.readlink()}"
+    if not real.is_relative_to(os.path.realpath(root)):
+        return f"is a link that leads out of the tree, to {real}; put the file into the tree"
+    return None
+
+
+def links_to_nowhere(root: Path) -> Iterator[tuple[str, str]]:
+    """(path, where it points) of each link in the graders' folder that no grader will see; not of editors' locks, whose
+    names begin with a dot."""
+    for folder, _folders, names in os.walk(root / GRADERS_FOLDER):
+        for name in sorted(names):
+            place = Path(folder, name)
+            if place.is_symlink() and not place.exists() and not name.startswith("."):
+                yield place.relative_to(root).as_posix(), str(place.readlink())
 
 
 def digest_of(data: bytes) -> str:
@@ -88,7 +111,9 @@ def _walk(
         path = f"{below}/{entry.name}" if below else entry.name
         if entry.name in _NEVER or path in _NEVER_PATHS or entry.name.endswith(".pyc"):
             continue
-        inside = not entry.is_symlink() or Path(entry.path).resolve().is_relative_to(root)
+        if entry.is_symlink() and not Path(entry.path).exists():
+            continue  # what lies behind it is nothing that a grader could read
+        inside = not entry.is_symlink() or Path(os.path.realpath(entry.path)).is_relative_to(root)
         if entry.is_dir() and inside:
             if any(reaches_into(glob, path) for glob in globs):
                 yield from _walk(root, Path(entry.path), path, globs, (*open_folders, real))
@@ -99,7 +124,7 @@ def _walk(
 def _read(file: Path, path: str) -> tuple[bytes, bool]:
     try:
         path.encode()
-        real = file.resolve(strict=True)
+        real = Path(os.path.realpath(file, strict=True))
         status = real.stat()
         if file.is_symlink() and not real.is_relative_to(_tree_of(file, path)):
             raise GraderRefused(f"{path} is a link that leads out of the tree, to {real}; put the file into the tree")

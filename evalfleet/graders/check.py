@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evalfleet.checks.near import did_you_mean
-from evalfleet.graders.bundle import GRADERS_FOLDER, build_bundle, remove_unpacked, unpack
+from evalfleet.graders.bundle import GRADERS_FOLDER, build_bundle, link_fault, remove_unpacked, unpack
 from evalfleet.graders.cage import Cage, CageLost, Ending, GraderSettings
 from evalfleet.graders.ending import end_sentence
 
@@ -75,7 +75,9 @@ def check_graders(
 
     Raises GraderRefused (the bundle cannot be made: see `build_bundle`), UnfitHost (no such interpreter)."""
     stems = _stems(names)
-    present = [stem for stem in stems if (root / GRADERS_FOLDER / f"{stem}.py").is_file()]
+    present = [
+        stem for stem in stems if (root / GRADERS_FOLDER / f"{stem}.py").is_file() and not _link_fault(root, stem)
+    ]
     seen = asyncio.run(_import_all(root, present, config, limit)) if present else {}
     return _problems(root, names, seen)
 
@@ -83,7 +85,12 @@ def check_graders(
 def check_graders_by_ast(root: Path, names: Sequence[tuple[str, str]]) -> list[GraderProblem]:
     """The same from the text of the files alone: what only running them would show stays unseen."""
     files = {stem: root / GRADERS_FOLDER / f"{stem}.py" for stem in _stems(names)}
-    return _problems(root, names, {stem: _read(stem, file) for stem, file in files.items() if file.is_file()})
+    found = {stem: file for stem, file in files.items() if file.is_file() and not _link_fault(root, stem)}
+    return _problems(root, names, {stem: _read(stem, file) for stem, file in found.items()})
+
+
+def _link_fault(root: Path, stem: str) -> str | None:
+    return link_fault(root, f"{GRADERS_FOLDER}/{stem}.py")
 
 
 def _stems(names: Iterable[tuple[str, str]]) -> list[str]:
@@ -102,6 +109,8 @@ def _problems(root: Path, names: Sequence[tuple[str, str]], seen: dict[str, _See
 
 def _message(root: Path, stem: str, function: str, seen: _Seen | None) -> str | None:
     file = f"{GRADERS_FOLDER}/{stem}.py"
+    if seen is None and (fault := _link_fault(root, stem)) is not None:
+        return f"{file} {fault}"
     if seen is None:
         others = sorted(path.stem for path in (root / GRADERS_FOLDER).glob("*.py"))
         return _with_near(f"there is no {file}", stem, others, "judges")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evalfleet.errors import EvalfleetError, JudgeNotConfigured, JudgeUnavailable, ProblemAnswer, PromptRefused
+from evalfleet.money import currency_of
 
 if TYPE_CHECKING:
     from evalfleet.contract.client import Client
@@ -28,11 +29,13 @@ _THIS_CALLS_STATUS = frozenset({400, 413, 422})
 
 @dataclass(frozen=True, slots=True)
 class LlmAnswer:
-    """`tokens`: whole number spent, all kinds together; `amount`: money as a plain decimal, None if not told."""
+    """`tokens`: whole number spent, all kinds together; `amount`: money in `currency` as a plain decimal, None if not
+    told."""
 
     text: str
     tokens: int = 0
     amount: str | None = None
+    currency: str | None = None
 
 
 # (prompt, model or None, seconds left) -> answer; raises JudgeUnavailable, JudgeNotConfigured or PromptRefused.
@@ -66,6 +69,7 @@ def platform_judge(client: Client, run_id: str) -> LlmCall:
             text=str(answer["text"]),
             tokens=tokens if isinstance(tokens, int) else 0,
             amount=None if amount is None else str(amount),
+            currency=currency_of(answer.get("currency")) or None,
         )
 
     return ask

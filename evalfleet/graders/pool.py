@@ -23,6 +23,7 @@ from evalfleet.graders.ending import end_sentence
 from evalfleet.graders.inside.faults import CAGE_COMPLAINT, CAGE_EXIT
 from evalfleet.graders.inside.frames import Garbled
 from evalfleet.graders.judge_call import JudgeNotConfigured, JudgeUnavailable, LlmAnswer, LlmCall, PromptRefused
+from evalfleet.money import by_currency
 
 __all__ = [
     "GraderPool", "GraderSettings", "JudgeNotConfigured", "JudgeUnavailable", "LlmAnswer", "LlmCall", "PromptRefused",
@@ -42,14 +43,14 @@ def llm_delays(first: float = _LLM_FIRST_DELAY, tries: int = LLM_TRIES) -> Itera
 
 @dataclass(slots=True)
 class _Judging:
-    """The judge calls of one grader call: what they cost, and the trouble that ended them."""
+    """The judge calls of one grader call: what they cost in each currency, and the trouble that ended them."""
 
     llm: LlmCall | None
     deadline: float
     delay: float
     calls: int = 0
     tokens: int = 0
-    amount: Decimal | None = None
+    amounts: dict[str, Decimal] = field(default_factory=dict)
     kind: Literal["judge_unavailable", "stopped", "error"] | None = None
     trouble: str = ""
 
@@ -81,7 +82,8 @@ class _Judging:
                 self.tokens += answer.tokens
                 with contextlib.suppress(InvalidOperation):
                     if answer.amount is not None:
-                        self.amount = (self.amount or Decimal(0)) + Decimal(answer.amount)
+                        spent = (answer.currency or "USD", Decimal(answer.amount))
+                        self.amounts = by_currency([*self.amounts.items(), spent])
                 return {"text": answer.text, "tokens": answer.tokens}
 
 
@@ -205,6 +207,7 @@ def _answer(name: str, ending: Ending, judging: _Judging, limit: float) -> Grade
         if ending.end == "limit" and (ending.in_llm or ending.llm_ms * 2 > ending.ms):
             kind = "judge_unavailable"
             error += f": {judging.trouble}" if judging.trouble else ""
+    currency, amount = next(iter(judging.amounts.items())) if len(judging.amounts) == 1 else (None, None)
     return GraderAnswer(
         name=name,
         kind=kind,
@@ -216,5 +219,6 @@ def _answer(name: str, ending: Ending, judging: _Judging, limit: float) -> Grade
         duration_ms=ending.ms,
         llm_calls=judging.calls,
         llm_tokens=judging.tokens,
-        llm_amount=None if judging.amount is None else format(judging.amount, "f"),
+        llm_amount=None if amount is None else format(amount, "f"),
+        llm_currency=currency,
     )

@@ -157,6 +157,14 @@ class Feeding(Broker):
         )
 
     @guarded
+    def is_settled(self, submission: str) -> bool:
+        """Whether nothing of it is played or graded any more, or waits to be written and recorded."""
+        with self.redis.pipeline(transaction=True) as pipe:
+            for name in ("claims", "grading", "records", "notes"):
+                pipe.hlen(self._key(submission, name))
+            return not any(pipe.execute())
+
+    @guarded
     def failures(self, submission: str) -> int:
         """How many attempts this command has judged that did not pass."""
         counts = cast(list[bytes | None], self.redis.hmget(self._key(submission, "counts"), ["failed", "error"]))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 
+import orjson
+
+from evalfleet.givenup import RECORD_REFUSED, entry
 from evalfleet.ledger.broker import Broker, guarded
 from evalfleet.plan import Attempt
 
@@ -49,6 +52,16 @@ class Records(Broker):
             pairs = [part for a, outcome in recorded.items() for part in (str(a), outcome)]
             self._scripts["confirm"](
                 keys=self._keys(submission, "records done plays grading meta"), args=[self._wake, submission, *pairs]
+            )
+
+    @guarded
+    def set_aside(self, submission: str, refused: Mapping[Attempt, str]) -> None:
+        """The server takes these for no evidence, for the reasons given: they are missing until a resume (S18)."""
+        if refused:
+            entries = [(str(attempt), orjson.dumps(entry(why, RECORD_REFUSED))) for attempt, why in refused.items()]
+            self._scripts["set_aside"](
+                keys=self._keys(submission, "records done plays grading givenup meta"),
+                args=[self._wake, submission, *(part for pair in entries for part in pair)],
             )
 
     @guarded

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from evalfleet.ledger.broker import Broker, guarded
-from evalfleet.money import billionths
+from evalfleet.money import billionths, currency_of
 from evalfleet.plan import Conversation
 
 MIXED = "mixed"
@@ -32,7 +32,7 @@ class Reading:
     def of(cls, number: int, usage: Mapping[str, object] | None) -> Reading:
         """The reading of a usage document; None: it could not be read."""
         found = usage or {}
-        return cls(number, billionths(found.get("amount")), str(found.get("currency") or ""))
+        return cls(number, billionths(found.get("amount")), currency_of(found.get("currency")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 port=options.port,
                 database=options.database or None,
                 commit=options.commit,
+                verify=options.verify_commit,
                 agents=options.agents,
                 keep_runs=keep_runs,
                 ready_file=Path(options.ready_file) if options.ready_file else None,
@@ -113,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
         "EVALFLEET_COMMIT",
         metavar="HEX",
         help="the tree's version, 40 hex digits; default: computed from the tree",
+    )
+    parser.add_argument(
+        "--verify-commit", action="store_true", help="play nothing unless the tree is the commit that --commit names"
     )
     add("--agents", "EVALFLEET_AGENTS", 256, type=int, metavar="N", help="agents at a time; default 256")
     add(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,25 @@ class Failure:
     retryable: bool = False
 
 
+HARNESS_CHANGED: Final = "harness_changed"
+"""The code of a run during which the harness's files were not those of its commit: no result, whatever else it was. A
+launch is refused with the same word in `errors[]` (S33)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How the agent's turn went; `failure` is None when it went well (with or without an answer, S21)."""
 
     failure: Failure | None = None
+
+
+class OtherCurrency(ValueError):
+    """Usage in another currency than the chat's: one chat has one, since amounts of two are never added."""
+
+    def __init__(self, named: str, before: str) -> None:
+        super().__init__(
+            f"the agent's output has usage in {named} after {before}: the turns of one chat report one currency"
+        )
 
 
 class Sink(Protocol):
@@ -79,7 +93,8 @@ class Sink(Protocol):
         amount: Decimal | str | int | None = None,
         currency: str | None = None,
     ) -> None:
-        """What the turn has used since the last such report; reports add up. `amount` is money, exact."""
+        """What the turn has used since the last such report; reports add up. `amount` is money, exact, in `currency`:
+        three capital letters; None: that of the chat's other usage, else USD. Raises OtherCurrency for a second one."""
         ...
 
     async def answer(self, value: Any) -> None:

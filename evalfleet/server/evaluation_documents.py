@@ -6,7 +6,7 @@ where there is nothing to say. Numbers follow S29 and S30.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -16,8 +16,9 @@ from sqlalchemy import Connection, select, tuple_
 
 from evalfleet.checks.verdict import Rates
 from evalfleet.server.cursors import page_cursor, read_page_cursor
-from evalfleet.server.documents import money_text, page_of, text_of
+from evalfleet.server.documents import page_of
 from evalfleet.server.schema import evaluations
+from evalfleet.server.spending import JudgeSpend, spent_text
 
 MISSING, PASSED, FAILED = "-", "p", "f"
 """The letters of a case's `verdicts`, one for each of its k attempts."""
@@ -28,7 +29,8 @@ STATUSES: Final = frozenset({"running", "completed", "failed", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What the attempts of an evaluation add up to."""
+    """What the attempts of an evaluation add up to. `amounts`: the agents', for each currency; the judge's are apart
+    (S15)."""
 
     k: int
     cases_done: int
@@ -36,8 +38,8 @@ class Tally:
     scored: int
     score_sum: Decimal
     tokens: int
-    amount: Decimal
-    currency: str
+    amounts: Mapping[str, Decimal]
+    judge: JudgeSpend
     rates: Rates
 
 
@@ -79,16 +81,16 @@ def metrics_text(tally: Tally) -> str:
     rates = tally.rates
     return (
         f'{{"pass_at_1":{_rate(rates.pass_at_1)},"pass_hat_k":{_rate(rates.pass_hat_k)},"k":{tally.k},'
-        f'"judge_score":{_rate(rates.judge_score)},"tokens":{tally.tokens},"amount":"{money_text(tally.amount)}",'
-        f'"currency":{text_of(tally.currency)}}}'
+        f'"judge_score":{_rate(rates.judge_score)},"tokens":{tally.tokens},{spent_text(tally.amounts)}'
+        f"{tally.judge.member()}}}"
     )
 
 
 def _rate(value: float | None) -> str:
-    """A number as the seed writes it: `1`, not `1.0`."""
+    """A number as the seed writes it: `1`, not `1.0`; a large score is `1e+300`, not 301 digits."""
     if value is None:
         return "null"
-    return str(int(value)) if value.is_integer() else repr(value)
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
 
 
 def case_document(case: Any) -> str:

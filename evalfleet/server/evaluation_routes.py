@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from decimal import Decimal
 from typing import Any, Final
@@ -35,7 +36,8 @@ CREATE_LIMIT: Final = 64 * MIB
 BATCH_LIMIT: Final = 256 * MIB
 CASES: Final = 2000
 ATTEMPTS: Final = 200_000
-_SCORE: Final = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
+_SCORE: Final = re.compile(r"-?[0-9]{1,309}(\.[0-9]{1,1100})?")
+"""Room for every float, written out: the largest has 309 digits before the point, the smallest 1,074 after it."""
 
 
 def add_evaluation_routes(app: FastAPI, services: Services) -> None:
@@ -250,11 +252,14 @@ def _run_id(inner: Fields) -> str:
 
 
 def _score(inner: Fields) -> Decimal | None:
-    """A decimal string such as "0.86"."""
+    """A decimal string such as "0.86": any finite number that a grader may answer (S24), every digit of it."""
     value = inner.raw("judge_score")
     if value is None:
         return None
-    if isinstance(value, str) and _SCORE.fullmatch(value):
+    if not isinstance(value, str) or not _SCORE.fullmatch(value):
+        inner.problem("judge_score", 'write a plain decimal as a string, such as "0.86"')
+    elif math.isinf(float(value)):
+        inner.problem("judge_score", "is too large for a number: at most about 1.8e308, written out")
+    else:
         return Decimal(value)
-    inner.problem("judge_score", 'write a plain decimal as a string, such as "0.86"')
     return None

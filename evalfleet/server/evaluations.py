@@ -19,8 +19,9 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from evalfleet.checks.comparison import capability
 from evalfleet.checks.verdict import CaseAttempts, evaluation_rates
 from evalfleet.contract.ids import new_id
-from evalfleet.server import harnesses
-from evalfleet.server.documents import counted, money_text, now, text_of
+from evalfleet.money import exact_sum
+from evalfleet.server import harnesses, spending
+from evalfleet.server.documents import counted, now, text_of
 from evalfleet.server.evaluation_documents import (
     FULL,
     MISSING,
@@ -34,6 +35,7 @@ from evalfleet.server.idempotency import Answer
 from evalfleet.server.refusal import field, invalid, not_found, refuse
 from evalfleet.server.runs import usage_of_chats
 from evalfleet.server.schema import attempts, evaluation_cases, evaluations
+from evalfleet.server.spending import JudgeSpend
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,8 @@ def create(connection: Connection, new: NewEvaluation) -> Answer:
         "scored": 0,
         "score_sum": "0",
         "tokens": 0,
-        "amount": "0",
-        "currency": "USD",
+        "amounts": "{}",
+        "judge": "{}",
         "metrics": None,
         "comparison": None,
     }
@@ -186,8 +188,8 @@ def store_tally(connection: Connection, evaluation_id: str, tally: Tally, **more
             scored=tally.scored,
             score_sum=format(tally.score_sum, "f"),
             tokens=tally.tokens,
-            amount=money_text(tally.amount),
-            currency=tally.currency,
+            amounts=spending.stored(tally.amounts),
+            judge=tally.judge.stored(),
             **({"metrics": metrics_text(tally)} | more),
         )
     )
@@ -265,10 +267,10 @@ def _end(connection: Connection, row: Any, status: str) -> None:
         cases_done=sum(len(verdicts) == row.k for verdicts in recorded.values()),
         attempts=sum(len(verdicts) for verdicts in recorded.values()),
         scored=len(given),
-        score_sum=sum(given, Decimal(0)),
+        score_sum=exact_sum(given),
         tokens=counted(*(usage.total_tokens for usage in used)),
-        amount=sum((usage.amount for usage in used), Decimal(0)),
-        currency=next((usage.currency for usage in used if usage.currency), row.currency),
+        amounts=spending.added(*(usage.amounts for usage in used)),
+        judge=JudgeSpend.sum(usage.judge for usage in used),
         rates=evaluation_rates(
             row.k, [CaseAttempts(verdicts, scores[position]) for position, verdicts in recorded.items()]
         ),

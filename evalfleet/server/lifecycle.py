@@ -20,7 +20,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from evalfleet.server import runs as stored
 from evalfleet.server.documents import now, text_of
-from evalfleet.server.driving import Failure
+from evalfleet.server.driving import HARNESS_CHANGED, Failure
 from evalfleet.server.journal import OPEN, TERMINAL, Appended, Entry, append, status_changed
 from evalfleet.server.refusal import not_found
 from evalfleet.server.schema import runs
@@ -44,9 +44,10 @@ _BEFORE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that now runs, with what its chat has said before."""
+    """A run that now runs, with what its chat has said before, and the currency in which it has reported its usage."""
 
     history: tuple[tuple[str, str], ...]
+    currency: str | None
     appended: Appended
 
 
@@ -64,9 +65,10 @@ def begin(connection: Connection, run_id: str, chat_id: str, turn: int) -> Begun
     if turn and (before := connection.execute(_BEFORE, {"p_chat": chat_id, "p_turn": turn}).scalar()) is not None:
         return Behind(before)
     history = stored.history(connection, chat_id, turn) if turn else ()
+    currency = stored.currency_of_chat(connection, chat_id) if turn else None
     at = now()
     changes = {"status": "running", "started_at": at, "updated_at": at}
-    return Begun(history, append(connection, run_id, [status_changed("running", at)], changes))
+    return Begun(history, currency, append(connection, run_id, [status_changed("running", at)], changes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +107,17 @@ def finish(
     cancelled: bool,
     changes: Mapping[str, Any],
 ) -> Appended | None:
-    """→ succeeded, failed or cancelled, with the last `entries` before. None if the run had ended already."""
+    """→ succeeded, failed or cancelled, with the last `entries` before. None if the run had ended already.
+
+    That the harness changed is said of a cancelled run, too: the time it spent would be taken for a timeout (S12, S33).
+    """
     status = connection.execute(_STATUS, {"p_run": run_id}).scalar_one()
     if status in TERMINAL:
         return None
     at = now()
     to = "cancelled" if cancelled or status == "cancelling" else "failed" if failure is not None else "succeeded"
     ended = {**changes, "status": to, "completed_at": at, "updated_at": at}
-    if to == "failed" and failure is not None:
+    if failure is not None and (to == "failed" or failure.code == HARNESS_CHANGED):
         ended["failure"] = failure_text(failure)
     before = [status_changed("cancelling", at)] if to == "cancelled" and status != "cancelling" else []
     return append(connection, run_id, [*entries, *before, status_changed(to, at)], ended)

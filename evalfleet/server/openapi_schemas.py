@@ -61,10 +61,26 @@ def partly(required: tuple[str, ...], **properties: Schema) -> Schema:
     return {**whole(**properties), "required": list(required)}
 
 
+def also(*, more: dict[str, Schema], **required: Schema) -> Schema:
+    """An object with all of `required`, and what there is of `more`."""
+    return partly(tuple(required), **required, **more)
+
+
 def page(of: Schema) -> Schema:
     return whole(data=listed(of), page=whole(has_more={"type": "boolean"}, next_cursor=nullable({"type": "string"})))
 
 
+_AMOUNTS: Final[Schema] = {
+    "type": "object",
+    "additionalProperties": MONEY,
+    "description": "Where the currencies are several: each one's own amount.",
+}
+_SPENT: Final[dict[str, Schema]] = {"amount": nullable(MONEY), "currency": nullable(TEXT)}
+"""Both null where the currencies are several."""
+_JUDGE: Final[Schema] = {
+    **also(calls=COUNT, tokens=COUNT, **_SPENT, more={"amounts": _AMOUNTS}),
+    "description": "What judge calls have used; not there where there were none. The rest is the agent's.",
+}
 _TEXT_PART: Final = whole(type={"const": "text"}, text={"type": "string"})
 _JSON_PART: Final = whole(type={"const": "json"}, value=ANY)
 _FILE_PART: Final = partly(
@@ -95,7 +111,7 @@ def _attempt(case: str, other: str) -> Schema:
         attempt_index={"type": "integer", "minimum": 0, "maximum": 99},
         run_id=given("run"),
         verdict={"enum": ["passed", "failed"]},
-        judge_score=nullable({"type": "string", "pattern": r"^-?[0-9]{1,30}(\.[0-9]{1,30})?$"}),
+        judge_score=nullable({"type": "string", "pattern": r"^-?[0-9]{1,308}(\.[0-9]{1,1100})?$"}),
         judge_feedback=nullable({"type": "string", "maxLength": 1024 * 1024}),
         scorer_id=SHORT,
         scorer_version=SHORT,
@@ -168,7 +184,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         value=ANY,
         created_at=TIME,
     ),
-    "Usage": whole(
+    "Usage": also(
         run_id=public("run"),
         input_tokens=COUNT,
         output_tokens=COUNT,
@@ -177,10 +193,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         total_tokens=COUNT,
         tool_calls=COUNT,
         duration_ms=COUNT,
-        amount=MONEY,
-        currency=TEXT,
+        **_SPENT,
         final={"type": "boolean"},
         updated_at=TIME,
+        more={"amounts": _AMOUNTS, "judge": _JUDGE},
     ),
     "Event": whole(
         id=public("evt"),
@@ -238,14 +254,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         k={"type": "integer", "minimum": 1, "maximum": 100},
         progress=_PROGRESS,
         metrics=nullable(
-            whole(
+            also(
                 pass_at_1=_RATE,
                 pass_hat_k=_RATE,
                 k=COUNT,
                 judge_score=_RATE,
                 tokens=COUNT,
-                amount=MONEY,
-                currency=TEXT,
+                **_SPENT,
+                more={"amounts": _AMOUNTS, "judge": _JUDGE},
             )
         ),
         comparison=nullable(whole(version=_VERSION, improved=COUNT, regressed=COUNT)),

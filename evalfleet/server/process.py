@@ -33,6 +33,7 @@ from evalfleet.server.driving import Driver
 from evalfleet.server.gate import Gate
 from evalfleet.server.holding import locked_database, locked_state
 from evalfleet.server.keeper import Keeper
+from evalfleet.server.looks import Looks
 from evalfleet.server.migrate import alone, prepare
 from evalfleet.server.retention import Retention
 from evalfleet.server.runner import Runner
@@ -58,7 +59,8 @@ ACCOUNT = "main"
 class Options:
     """How to serve. `token` None: only those in the database. `database` None: a SQLite file in `state`.
 
-    `commit` pins the one tree's version. `keep_runs`: how long ended runs are kept; None for ever.
+    `commit` pins the one tree's version; `verify`: nothing is played unless the tree is that commit. `keep_runs`: how
+    long ended runs are kept; None for ever.
     """
 
     trees: Sequence[Path]
@@ -68,6 +70,7 @@ class Options:
     port: int = 8080
     database: str | None = None
     commit: str | None = None
+    verify: bool = False
     agents: int = 256
     keep_runs: timedelta | None = None
     ready_file: Path | None = None
@@ -100,7 +103,9 @@ def database_url(options: Options) -> str:
 
 async def _serve(options: Options, listener: socket.socket, announce: Callable[[str], None]) -> None:
     end_leftover_agents(options.state)
-    trees = [read_tree(root, state=options.state, commit=options.commit) for root in options.trees]
+    trees = [
+        read_tree(root, state=options.state, commit=options.commit, verify=options.verify) for root in options.trees
+    ]
     stack = await open_stack(
         database_url(options),
         trees,
@@ -246,10 +251,15 @@ async def open_stack(
     versions = {tree.name: await register(store, tree) for tree in trees}
     streams = Streams(None if neighbours is None else neighbours.herald.tell)
     drivers = {versions[tree.name].harness_id: tree.driver for tree in trees}
+    looks = {
+        versions[tree.name].harness_id: Looks(tree.watch, advice=_advice(), moved=tree.moved)
+        for tree in trees
+        if tree.watch is not None
+    }
     services = Services(
         store=store,
         streams=streams,
-        runner=Runner(store, streams, drivers, server=server.id, agents=agents),
+        runner=Runner(store, streams, drivers, server=server.id, looks=looks, agents=agents),
         commits={version.harness_id: version.commit for version in versions.values()},
         judges={versions[tree.name].harness_id: judge for tree in trees if (judge := _judge(tree)) is not None},
     )
@@ -258,6 +268,13 @@ async def open_stack(
     await keeper.start()
     ids = {name: version.harness_id for name, version in versions.items()}
     return Stack(create_app(services, accounts), services, ids, list(drivers.values()), keeper)
+
+
+def _advice() -> str:
+    """What can be done about a harness that has changed under its server."""
+    if "EVALFLEET_LIFELINE_FD" in os.environ:
+        return "restore it and the same command goes on, or take the tree as it is now with --fresh"
+    return "restore it and the same command goes on, or start the server again: it serves the tree as it is then"
 
 
 def _enter(connection: Connection, server: ThisServer) -> str:
@@ -283,9 +300,11 @@ def _judge(tree: ServedTree) -> Judge | None:
 
 
 async def register(store: Store, tree: ServedTree) -> harnesses.Version:
-    """Make a tree known. Its files are read only for a version that is new."""
+    """Make a tree known. Its files are read only for a version that is new, and kept only if they are the version's."""
     known = await store.read(lambda connection: harnesses.is_known(connection, tree.name, tree.commit))
-    files = None if known else tree.files()
+    files = None if known or tree.moved else tree.files()
+    if files is not None and tree.watch is not None and (changed := tree.watch.look()):
+        raise UsageError(f"{tree.config.root}: the harness changed while the server started: {changed}; start it again")
 
     def fn(connection: Connection) -> harnesses.Version:
         alone(connection)

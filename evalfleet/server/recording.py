@@ -15,13 +15,16 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from evalfleet.contract.problems import ProblemField
+from evalfleet.money import exact_sum
+from evalfleet.server import spending
 from evalfleet.server.documents import counted, now, text_of
 from evalfleet.server.evaluation_documents import FAILED, MISSING, PASSED, Tally, running_rates
 from evalfleet.server.evaluations import already_ended, cases_of, row_of, store_tally, whole
 from evalfleet.server.journal import TERMINAL
 from evalfleet.server.refusal import field, invalid, refuse
-from evalfleet.server.runs import IN_CHUNK, usage_of_chats
+from evalfleet.server.runs import IN_CHUNK, Usage, usage_of_chats
 from evalfleet.server.schema import attempts, chats, evaluation_cases, evaluation_chats, runs
+from evalfleet.server.spending import JudgeSpend
 
 _LETTER: Final = {"passed": PASSED, "failed": FAILED}
 
@@ -93,7 +96,9 @@ def _look_through(
     by_id = {case.id: case for case in cases}
     by_key = {case.key: case for case in cases}
     found = _Batch([], [], [], [])
-    known_runs = runs_of(connection, account, sorted({attempt.run_id for attempt in batch}))
+    run_ids = sorted({attempt.run_id for attempt in batch})
+    known_runs = runs_of(connection, account, run_ids)
+    used = _Used(connection, row.id, cases, run_ids)
     in_batch: dict[tuple[int, int], str] = {}
     scorer = json.loads(row.scorer) if row.scorer is not None else {}
     at = now()
@@ -121,6 +126,7 @@ def _look_through(
         elif recorded is None:
             chat_id = _evidence(known_runs.get(attempt.run_id), row, pointer, found.problems)
             found.problems += _foreign_scorer(scorer, attempt, pointer)
+            found.problems += used.take(case, attempt, pointer)
             in_batch[place] = attempt.run_id
             found.rows.append(_attempt_row(row.id, case.position, attempt, chat_id, at))
         found.results.append(f'{{"case_id":"{case.id}","attempt_index":{attempt.index},"status":"{status}"}}')
@@ -155,6 +161,57 @@ def _evidence(run: Any, row: Any, pointer: str, problems: list[ProblemField]) ->
         problems.append(field(f"{pointer}/run_id", reason or "", "invalid_run"))
         return ""
     return str(run.chat_id)
+
+
+@dataclass(slots=True)
+class _Use:
+    """What a run is evidence for: a case, the case file in its key, an attempt index; and whether it has passed."""
+
+    case_id: str
+    file: str | None
+    index: int
+    passed: bool
+
+
+class _Used:
+    """What each run of a batch is evidence for in its evaluation, by its id; before the batch what is recorded."""
+
+    def __init__(
+        self, connection: Connection, evaluation_id: str, cases: Sequence[Any], run_ids: Sequence[str]
+    ) -> None:
+        self._uses: dict[str, _Use] = {}
+        at = {case.position: case for case in cases}
+        columns = (attempts.c.run_id, attempts.c.position, attempts.c.attempt_index, attempts.c.verdict)
+        recorded = select(*columns).where(attempts.c.evaluation_id == evaluation_id)
+        for start in range(0, len(run_ids), IN_CHUNK):
+            chunk = run_ids[start : start + IN_CHUNK]
+            for row in connection.execute(recorded.where(attempts.c.run_id.in_(chunk))):
+                self._count(row.run_id, at[row.position], row.attempt_index, row.verdict)
+
+    def take(self, case: Any, attempt: NewAttempt, pointer: str) -> list[ProblemField]:
+        """Count the attempt's run as its evidence; a problem where it is another attempt's.
+
+        Scenarios of one case file and trial may share a run: the last one that was played, where it ended the
+        conversation before its time (S8). At the most one of them can have passed: the others were not played.
+        """
+        use = self._uses.get(attempt.run_id)
+        if use is not None:
+            shared = use.file is not None and use.file == _file_of(case.key) and use.index == attempt.index
+            if not shared or (use.passed and attempt.verdict == "passed"):
+                reason = f"is the evidence for attempt {use.index} of {use.case_id}: a run is evidence for one attempt"
+                return [field(f"{pointer}/run_id", reason, "run_already_used")]
+        self._count(attempt.run_id, case, attempt.index, attempt.verdict)
+        return []
+
+    def _count(self, run_id: str, case: Any, index: int, verdict: str) -> None:
+        use = self._uses.setdefault(run_id, _Use(case.id, _file_of(case.key), index, passed=False))
+        use.passed = use.passed or verdict == "passed"
+
+
+def _file_of(key: str) -> str | None:
+    """The case file that a key (as JSON text) names, "guard" of "guard/refuses": a scenario's id has no slash (S3)."""
+    file, slash, _ = str(json.loads(key)).rpartition("/")
+    return file if slash else None
 
 
 def _foreign_scorer(scorer: dict[str, Any], attempt: NewAttempt, pointer: str) -> list[ProblemField]:
@@ -204,24 +261,24 @@ def _add(connection: Connection, row: Any, cases: Sequence[Any], rows: Sequence[
         ],
     )
     scores = [Decimal(attempt["judge_score"]) for attempt in rows if attempt["judge_score"] is not None]
-    tokens, amount, currency = _new_chats(connection, row, {attempt["chat_id"] for attempt in rows})
+    used = _new_chats(connection, row, {attempt["chat_id"] for attempt in rows})
     scored = row.scored + len(scores)
-    score_sum = Decimal(row.score_sum) + sum(scores, Decimal(0))
+    score_sum = exact_sum([Decimal(row.score_sum), *scores])
     tally = Tally(
         k=row.k,
         cases_done=sum(MISSING not in letters for letters in verdicts.values()),
         attempts=row.attempts + len(rows),
         scored=scored,
         score_sum=score_sum,
-        tokens=counted(row.tokens, tokens),
-        amount=Decimal(row.amount) + amount,
-        currency=currency or row.currency,
+        tokens=counted(row.tokens, *(usage.total_tokens for usage in used)),
+        amounts=spending.added(spending.read(row.amounts), *(usage.amounts for usage in used)),
+        judge=JudgeSpend.sum([JudgeSpend.read(row.judge), *(usage.judge for usage in used)]),
         rates=running_rates(row.k, list(verdicts.values()), scored=scored, score_sum=score_sum),
     )
     store_tally(connection, row.id, tally)
 
 
-def _new_chats(connection: Connection, row: Any, chats: set[str]) -> tuple[int, Decimal, str | None]:
+def _new_chats(connection: Connection, row: Any, chats: set[str]) -> list[Usage]:
     """What the chats that this evaluation has not counted yet have used (each chat once, S30)."""
     known: set[str] = set()
     ordered = sorted(chats)
@@ -236,6 +293,4 @@ def _new_chats(connection: Connection, row: Any, chats: set[str]) -> tuple[int, 
         connection.execute(
             insert(evaluation_chats), [{"evaluation_id": row.id, "chat_id": chat_id} for chat_id in fresh]
         )
-    used = usage_of_chats(connection, fresh)
-    currency = next((usage.currency for usage in used if usage.currency), None)
-    return sum(usage.total_tokens for usage in used), sum((usage.amount for usage in used), Decimal(0)), currency
+    return usage_of_chats(connection, fresh)

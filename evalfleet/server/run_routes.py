@@ -15,6 +15,7 @@ from evalfleet.errors import CredentialError, OperatorError, PlatformError, Prob
 from evalfleet.server import harnesses, lifecycle, runs
 from evalfleet.server.bodies import MIB, Fields, Json, escape, read_object
 from evalfleet.server.documents import text_of
+from evalfleet.server.driving import HARNESS_CHANGED, Failure
 from evalfleet.server.idempotency import Answer, Key, fingerprint_of, key_in, once
 from evalfleet.server.journal import STATUSES
 from evalfleet.server.refusal import Refusal, field, refuse
@@ -29,6 +30,7 @@ from evalfleet.server.requests import (
     time_of,
 )
 from evalfleet.server.services import Services, answered, ready
+from evalfleet.server.spending import DEFAULT, JudgeSpend
 from evalfleet.server.streams import EventStream
 
 RUN_BODY_LIMIT: Final = 8 * MIB
@@ -48,12 +50,13 @@ def add_run_routes(app: FastAPI, services: Services) -> None:
         if runner.stopping:
             raise refuse("service_unavailable", "The server is stopping.", headers={"Retry-After": "2"})
         claim = Key(new.account, "POST /v2/runs", key or "", fingerprint_of(body))
+        refused = await runner.refusal(new.harness_id)
 
         def fn(connection: Connection) -> tuple[Answer, runs.Created | None]:
             created: list[runs.Created] = []
 
             def act() -> Answer:
-                commit = _runnable(connection, services, new.harness_id)
+                commit = _runnable(connection, services, new.harness_id, refused)
                 answer, made = runs.create(connection, new.at(commit), owner=runner.server)
                 created.append(made)
                 return answer
@@ -163,11 +166,12 @@ def add_run_routes(app: FastAPI, services: Services) -> None:
             answer = await judge.answer(prompt or "", model)
         except (OperatorError, PlatformError) as problem:
             raise _judge_refusal(problem) from problem
-        amount = None if answer.amount is None else Decimal(answer.amount)
-        await store.write(lambda connection: runs.add_judge_call(connection, account, run_id, answer.tokens, amount))
+        amounts = {} if answer.amount is None else {answer.currency or DEFAULT: Decimal(answer.amount)}
+        call = JudgeSpend(1, answer.tokens, amounts)
+        await store.write(lambda connection: runs.add_judge_call(connection, account, run_id, call))
         document: Json = {"text": answer.text, "tokens": answer.tokens}
         if answer.amount is not None:
-            document |= {"amount": answer.amount, "currency": answer.currency or "USD"}
+            document |= {"amount": answer.amount, "currency": answer.currency or DEFAULT}
         return ready(text_of(document).encode("ascii"))
 
 
@@ -202,11 +206,19 @@ def _quality(parameters: list[str]) -> float:
     return 1.0
 
 
-def _runnable(connection: Connection, services: Services, harness_id: str) -> str:
-    """The commit that a new run of this harness is made at."""
+def _runnable(connection: Connection, services: Services, harness_id: str, refused: Failure | None) -> str:
+    """The commit that a new run of this harness is made at. `refused`: why none can be played now (S33)."""
     commit = services.commits.get(harness_id)
     if commit is not None and services.runner.can_play(harness_id):
-        return commit
+        if refused is None:
+            return commit
+        if refused.code != HARNESS_CHANGED:
+            raise refuse("service_unavailable", refused.message, headers={"Retry-After": "2"})
+        raise refuse(
+            "harness_not_runnable",
+            refused.message,
+            errors=[field("/harness_id", "its files are not those of its version", HARNESS_CHANGED)],
+        )
     if harnesses.exists(connection, harness_id):
         raise refuse(
             "harness_not_runnable",

@@ -13,14 +13,16 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 from evalfleet.errors import StorageError
 from evalfleet.server import lifecycle
 from evalfleet.server import runs as stored
-from evalfleet.server.driving import Driver, Ended, Failure, Turn
+from evalfleet.server.driving import Driver, Ended, Failure, OtherCurrency, Turn
 from evalfleet.server.journal import TERMINAL, Appended, Entry
 from evalfleet.server.lifecycle import Begun, Behind
+from evalfleet.server.looks import Looks
 from evalfleet.server.runs import Created
 from evalfleet.server.sink import RunSink
 from evalfleet.server.store import Store
@@ -48,15 +50,24 @@ class _Play:
 
 
 class Runner:
-    """Plays what `submit` brings. `drivers`: harness id → driver. `server`: who owns these runs, as `servers.id`."""
+    """Plays what `submit` brings. `drivers`: harness id → driver; `looks`: harness id → who looks at its files (S33).
+    `server`: who owns these runs, as `servers.id`."""
 
     def __init__(
-        self, store: Store, streams: Streams, drivers: Mapping[str, Driver], *, server: str, agents: int = 256
+        self,
+        store: Store,
+        streams: Streams,
+        drivers: Mapping[str, Driver],
+        *,
+        server: str,
+        looks: Mapping[str, Looks] = MappingProxyType({}),
+        agents: int = 256,
     ) -> None:
         self.server = server
         self._store = store
         self._streams = streams
         self._drivers = drivers
+        self._looks_at = looks
         self._agents = agents
         self._plays: dict[str, _Play] = {}
         self._ready: deque[_Play] = deque()
@@ -83,6 +94,11 @@ class Runner:
 
     def can_play(self, harness_id: str) -> bool:
         return harness_id in self._drivers
+
+    async def refusal(self, harness_id: str) -> Failure | None:
+        """Why no run of this harness can start now: its files are not those of its commit (S33)."""
+        looks = self._looks_at.get(harness_id)
+        return None if looks is None else await looks.before()
 
     def held(self) -> list[str]:
         """The runs in this server's hands: at work, or waiting for it."""
@@ -193,6 +209,11 @@ class Runner:
 
     async def _play(self, play: _Play) -> None:
         created = play.created
+        looks = self._looks_at.get(created.harness_id)
+        if not play.cancelled and (refused := await self.refusal(created.harness_id)) is not None:
+            await self._finish(created.run_id, [], refused, cancelled=False, changes={})
+            return
+        mark = 0 if looks is None else looks.mark
         begun = await self._store.write(
             lambda connection: lifecycle.begin(connection, created.run_id, created.chat_id, created.turn),
             on_commit=lambda begun: self._streams.publish(begun.appended) if isinstance(begun, Begun) else None,
@@ -203,7 +224,7 @@ class Runner:
         if begun is None:  # cancelled while it waited; the end of a cancelling one is ours to write
             await self._finish(created.run_id, [], None, cancelled=True, changes={})
             return
-        sink = RunSink(created.run_id, self._store, self._streams)
+        sink = RunSink(created.run_id, self._store, self._streams, currency=begun.currency)
         turn = Turn(
             run_id=created.run_id,
             chat_id=created.chat_id,
@@ -219,6 +240,8 @@ class Runner:
             play.agent.cancel()
         await asyncio.wait({play.agent})
         failure, cancelled = self._outcome(play, play.agent)
+        if looks is not None and failure is not lifecycle.SERVER_LOST:
+            failure = await looks.after(mark) or failure
         entries: list[Entry] = []
         changes: Mapping[str, Any] = {}
         try:
@@ -254,6 +277,8 @@ class Runner:
         problem = agent.exception()
         if problem is None:
             return agent.result().failure, False
+        if isinstance(problem, OtherCurrency):
+            return Failure("agent_protocol", str(problem)), False
         if isinstance(problem, StorageError):
             return Failure("internal_error", problem.message, retryable=True), False
         # A driver's own bug must not take the server down; the run says so and may be tried again.

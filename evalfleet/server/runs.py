@@ -6,7 +6,7 @@ Every function takes a connection and runs inside a `store.read` or `store.write
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
@@ -14,12 +14,15 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table, bindparam, insert, select, tuple_, update
 
 from evalfleet.contract.ids import new_id
+from evalfleet.money import by_currency, currency_of
+from evalfleet.server import spending
 from evalfleet.server.cursors import event_cursor, page_cursor, read_event_cursor, read_page_cursor
-from evalfleet.server.documents import counted, milliseconds_between, money_text, now, page_of, text_of
+from evalfleet.server.documents import counted, milliseconds_between, now, page_of, text_of
 from evalfleet.server.idempotency import Answer
 from evalfleet.server.journal import TERMINAL, Appended, Entry, Event, Message, frame_of, rows_of
 from evalfleet.server.refusal import field, not_found, refuse
 from evalfleet.server.schema import chats, events, messages, outputs, runs
+from evalfleet.server.spending import JudgeSpend, spent_text
 from evalfleet.server.streams import PIECE, Piece
 
 _SHOWN: Final = (
@@ -350,6 +353,9 @@ _USED: Final = (
     runs.c.tool_calls,
     runs.c.amount,
     runs.c.currency,
+    runs.c.judge_calls,
+    runs.c.judge_tokens,
+    runs.c.judge_amounts,
 )
 _USAGE: Final = select(*_USED).where(runs.c.chat_id == bindparam("p_chat"))
 IN_CHUNK: Final = 500
@@ -362,20 +368,33 @@ TOKENS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_wr
 class Usage:
     """What a whole chat has used. `duration_ms` is the time its runs ran; `final` when none of them is going.
 
-    `currency` None: no run of it has reported one.
+    `amounts` for each currency that a run of it has reported; the judge's spend is apart (S15).
     """
 
     tokens: tuple[int, int, int, int]
     tool_calls: int
     duration_ms: int
-    amount: Decimal
-    currency: str | None
+    amounts: Mapping[str, Decimal]
+    judge: JudgeSpend
     final: bool
     updated_at: str
 
     @property
     def total_tokens(self) -> int:
         return counted(*self.tokens)
+
+
+_CURRENCY: Final = (
+    select(runs.c.currency)
+    .where(runs.c.chat_id == bindparam("p_chat"), runs.c.currency.is_not(None))
+    .order_by(runs.c.turn)
+    .limit(1)
+)
+
+
+def currency_of_chat(connection: Connection, chat_id: str) -> str | None:
+    """The currency that its runs have reported; None where none of them has named one."""
+    return currency_of(connection.execute(_CURRENCY, {"p_chat": chat_id}).scalar()) or None
 
 
 def usage_of_chat(connection: Connection, chat_id: str) -> Usage:
@@ -406,8 +425,14 @@ def _added(rows: Sequence[Any]) -> Usage:
         duration_ms=sum(
             milliseconds_between(row.started_at, row.completed_at or at) for row in rows if row.started_at is not None
         ),
-        amount=sum((Decimal(row.amount) for row in rows if row.amount is not None), Decimal(0)),
-        currency=next((row.currency for row in rows if row.currency), None),
+        amounts=by_currency(
+            (currency_of(row.currency) or spending.DEFAULT, Decimal(row.amount))
+            for row in rows
+            if row.amount is not None
+        ),
+        judge=JudgeSpend.sum(
+            JudgeSpend(row.judge_calls, row.judge_tokens, spending.read(row.judge_amounts)) for row in rows
+        ),
         final=all(row.status in TERMINAL for row in rows),
         updated_at=max((row.updated_at for row in rows), default=at),
     )
@@ -422,9 +447,8 @@ def usage(connection: Connection, account: str, run_id: str) -> bytes:
     counts = ",".join(f'"{name}":{count}' for name, count in zip(TOKENS, used.tokens, strict=True))
     return (
         f'{{"run_id":"{run_id}",{counts},"total_tokens":{used.total_tokens},"tool_calls":{used.tool_calls},'
-        f'"duration_ms":{used.duration_ms},"amount":"{money_text(used.amount)}",'
-        f'"currency":{text_of(used.currency or "USD")},"final":{"true" if used.final else "false"},'
-        f'"updated_at":"{used.updated_at}"}}'
+        f'"duration_ms":{used.duration_ms},{spent_text(used.amounts)},"final":{"true" if used.final else "false"},'
+        f'"updated_at":"{used.updated_at}"{used.judge.member()}}}'
     ).encode("ascii")
 
 
@@ -440,19 +464,17 @@ def harness_of(connection: Connection, account: str, run_id: str) -> str:
     return str(harness_id)
 
 
-_JUDGED: Final = select(runs.c.judge_tokens, runs.c.judge_amount).where(_MINE).with_for_update()
+_JUDGED: Final = select(runs.c.judge_calls, runs.c.judge_tokens, runs.c.judge_amounts).where(_MINE).with_for_update()
 
 
-def add_judge_call(connection: Connection, account: str, run_id: str, tokens: int, amount: Decimal | None) -> None:
+def add_judge_call(connection: Connection, account: str, run_id: str, call: JudgeSpend) -> None:
     """Note what a judge call has used on the run under test. It is kept apart from the agent's own usage (S15)."""
     row = connection.execute(_JUDGED, {"p_run": run_id, "p_account": account}).first()
     if row is None:
         raise not_found("run")
-    total = row.judge_amount
-    if amount is not None:
-        total = money_text(Decimal(total or 0) + amount)
+    total = JudgeSpend.sum([JudgeSpend(row.judge_calls, row.judge_tokens, spending.read(row.judge_amounts)), call])
     connection.execute(
         update(runs)
         .where(runs.c.id == run_id)
-        .values(judge_calls=runs.c.judge_calls + 1, judge_tokens=counted(row.judge_tokens, tokens), judge_amount=total)
+        .values(judge_calls=total.calls, judge_tokens=total.tokens, judge_amounts=spending.stored(total.amounts))
     )

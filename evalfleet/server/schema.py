@@ -24,7 +24,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION: Final = "0005"
+SCHEMA_VERSION: Final = "0006"
 """The newest revision under `migrations/versions`; a test compares the two."""
 
 metadata: Final = MetaData()
@@ -32,6 +32,10 @@ metadata: Final = MetaData()
 
 def _text(name: str, *, null: bool = False, key: bool = False) -> Column[Any]:
     return Column(name, Text, nullable=null, primary_key=key)
+
+
+def _object(name: str) -> Column[Any]:
+    return Column(name, Text, nullable=False, server_default="{}")  # JSON
 
 
 def _count(name: str, *, key: bool = False) -> Column[Any]:
@@ -125,8 +129,8 @@ runs: Final = Table(
     _text("currency", null=True),
     _count("judge_calls"),
     _tokens("judge_tokens"),
-    _text("judge_amount", null=True),
     _text("owner", null=True),  # the server (servers.id) that plays it
+    _text("judge_amounts", null=True),  # JSON: currency → amount
     Index("runs_newest", "account", "created_at", "id"),
     Index("runs_chat", "chat_id", "turn"),
     Index("runs_status", "status"),
@@ -184,10 +188,10 @@ evaluations: Final = Table(
     _count("scored"),
     _text("score_sum"),
     _tokens("tokens"),
-    _text("amount"),
-    _text("currency"),
     _text("metrics", null=True),  # JSON
     _text("comparison", null=True),  # JSON, once terminal
+    _object("amounts"),  # currency → amount, of the agents
+    _object("judge"),  # what their judge calls have used
     Index("evaluations_commit", "account", "harness_commit", "created_at", "id"),
     Index("evaluations_harness", "account", "harness_id", "created_at", "id"),
 )
@@ -220,6 +224,7 @@ attempts: Final = Table(
     _text("scorer_id"),  # JSON string
     _text("scorer_version"),  # JSON string
     _text("created_at"),
+    Index("attempts_run", "evaluation_id", "run_id"),  # a run is evidence for one attempt only
     sqlite_with_rowid=False,
 )
 

@@ -13,8 +13,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from evalfleet.money import exact_sum
 from evalfleet.server.documents import counted, money_text, now, text_of
+from evalfleet.server.driving import OtherCurrency
 from evalfleet.server.journal import Appended, Entry, Event, Message, Output, append
+from evalfleet.server.spending import DEFAULT
 from evalfleet.server.store import Store
 from evalfleet.server.streams import Streams
 
@@ -25,7 +28,8 @@ WAITING_BYTES: Final = 1024 * 1024
 class RunSink:
     """The `Sink` of one run. `drain()` hands over what is not written yet, for the write that ends the run."""
 
-    def __init__(self, run_id: str, store: Store, streams: Streams) -> None:
+    def __init__(self, run_id: str, store: Store, streams: Streams, *, currency: str | None = None) -> None:
+        """`currency`: the one of the chat's earlier usage."""
         self._run_id = run_id
         self._store = store
         self._streams = streams
@@ -36,7 +40,7 @@ class RunSink:
         self._tokens = {"input_tokens": 0, "output_tokens": 0, "cache_read_tokens": 0, "cache_write_tokens": 0}
         self._tool_calls = 0
         self._amount: Decimal | None = None
-        self._currency: str | None = None
+        self._currency = currency
 
     # -- the driver's side
 
@@ -71,6 +75,8 @@ class RunSink:
         amount: Decimal | str | int | None = None,
         currency: str | None = None,
     ) -> None:
+        if currency is not None and currency != (self._currency or currency):
+            raise OtherCurrency(currency, self._currency or "")
         used = {
             "input_tokens": input_tokens,
             "output_tokens": output_tokens,
@@ -79,7 +85,8 @@ class RunSink:
         }
         self._tokens = {name: counted(self._tokens[name], count) for name, count in used.items()}
         if amount is not None:
-            self._amount = (self._amount or Decimal(0)) + Decimal(amount)
+            currency = currency or self._currency or DEFAULT
+            self._amount = exact_sum([self._amount or Decimal(0), Decimal(amount)])
         if currency is not None:
             self._currency = currency
         totals = {
@@ -87,7 +94,7 @@ class RunSink:
             "total_tokens": counted(*self._tokens.values()),
             "tool_calls": self._tool_calls,
             "amount": money_text(self._amount or Decimal(0)),
-            "currency": self._currency or "USD",
+            "currency": self._currency or DEFAULT,
         }
         await self._add(Event("usage.updated", text_of(totals), now()))
 
@@ -136,7 +143,7 @@ class RunSink:
             **self._tokens,
             "tool_calls": self._tool_calls,
             "amount": None if self._amount is None else money_text(self._amount),
-            "currency": self._currency,
+            "currency": None if self._amount is None else self._currency,
             "answer": self._answer,
         }
 

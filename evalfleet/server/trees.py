@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evalfleet.errors import ConfigError, GraderRefused, UsageError
-from evalfleet.harnessfiles import harness_files, tree_commit
+from evalfleet.gitrepo import open_repo
+from evalfleet.harnessfiles import TreeVersion, Wanted, harness_files
+from evalfleet.harnesswatch import HarnessWatch, watched_version
 from evalfleet.server.harnesses import FILE_LIMIT, TOTAL_LIMIT
 from evalfleet.treeconfig import CONFIG_FILE, TreeConfig, read_tree_config
 
@@ -23,23 +26,30 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class ServedTree:
-    """A tree that this server runs: `name` and `commit` name the harness and its version."""
+    """A tree that this server runs: `name` and `commit` name the harness and its version.
+
+    `watch` notices when its files are others; `moved` is one that was another from the start on, else "".
+    """
 
     config: TreeConfig
     name: str
     commit: str
     driver: CheckedDriver
+    watch: HarnessWatch | None = None
+    moved: str = ""
 
     def files(self) -> dict[str, str]:
         """The harness files as text, for the version's record.
 
         Bytes that are no UTF-8 become U+FFFD. A file over 1 MiB, and what would bring the sum over 32 MiB, is left out.
+        A link is the text of where it points, as in git: what lies behind it is not read.
         """
         found: dict[str, str] = {}
         total = 0
         for path in harness_files(self.config):
+            place = self.config.root / path
             try:
-                data = (self.config.root / path).read_bytes()
+                data = os.fsencode(place.readlink()) if place.is_symlink() else place.read_bytes()
             except OSError as problem:
                 raise UsageError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
             if len(data) <= FILE_LIMIT and total + len(data) <= TOTAL_LIMIT:
@@ -65,8 +75,9 @@ def check_judges(root: Path) -> None:
         raise GraderRefused("\n".join(problem.render() for problem in problems))
 
 
-def read_tree(root: Path, *, state: Path, commit: str | None = None) -> ServedTree:
-    """The tree at `root`. `commit` is taken as it is; without it the tree's own is computed (S33).
+def read_tree(root: Path, *, state: Path, commit: str | None = None, verify: bool = False) -> ServedTree:
+    """The tree at `root`. `commit` is taken as it is; without it the tree's own is computed (S33). `verify`: nothing is
+    played unless the two are the same.
 
     ConfigError: no harness, or one that cannot run as things stand.
     """
@@ -79,4 +90,16 @@ def read_tree(root: Path, *, state: Path, commit: str | None = None) -> ServedTr
         )
     driver = make_driver(config.harness, root, state)
     driver.check()
-    return ServedTree(config, config.harness.name, commit or tree_commit(config), driver)
+    version, watch = watched_version(config)
+    named = commit or version.commit
+    moved = first_difference(config, version, named) if verify and named != version.commit else ""
+    return ServedTree(config, config.harness.name, named, driver, watch, moved)
+
+
+def first_difference(config: TreeConfig, version: TreeVersion, commit: str) -> str:
+    """A harness file by which the tree is not `commit`; the commit that it is where nothing says which file that is."""
+    repo = open_repo(config.root)
+    paths = set(version.changed) if version.head == commit else set()
+    if repo is not None and repo.commit_of(commit) is not None:
+        paths |= set(filter(Wanted(config), repo.changed_since(commit)))
+    return min(paths) if paths else f"the tree is commit {version.commit[:12]}, not {commit[:12]}"

@@ -149,7 +149,7 @@ def eval_(
         files.outside_of_harness(prepared.config)
     if dry_run:
         return show_plan(prepared, options_of(state, results), files=False, as_json=as_json)
-    words = words_of(select, deselect, failed=failed, suite=suite)
+    words = words_of(select, deselect, failed=failed, suite=suite, trials=trials, timeout=timeout)
     if broker is not None:
         from scheduler.cli.parts import handed_over, watched
 

@@ -165,14 +165,22 @@ def prepared_of(
 
 
 def words_of(
-    select: list[str] | None, deselect: list[str] | None, *, failed: bool = False, suite: Path | None = None
+    select: list[str] | None,
+    deselect: list[str] | None,
+    *,
+    failed: bool = False,
+    suite: Path | None = None,
+    trials: int | None = None,
+    timeout: float | None = None,
 ) -> list[str]:
-    """The selection as `list` shows it later."""
-    from scheduler.last import FAILED
+    """What was asked for, as `list` shows it later."""
+    from scheduler.pins import FAILED
 
     left_out = (word for pattern in deselect or () for word in ("--deselect", pattern))
     rows = [] if suite is None else ["--suite", str(suite)]
-    return [*([FAILED] if failed else []), *rows, *(select or ()), *left_out]
+    limits = [] if timeout is None else ["--timeout", f"{timeout:g}"]
+    times = [] if trials is None else ["-k", str(trials)]
+    return [*([FAILED] if failed else []), *rows, *(select or ()), *left_out, *times, *limits]
 
 
 def drafts_of(place: Path | None, suite: Path | None = None) -> bytes | None:

@@ -145,7 +145,8 @@ def submit(
     )
     for warning in prepared.warnings:
         say(warning)
-    tell(handed_over(prepared, state, settings, fresh=fresh, words=words_of(select, deselect, suite=suite)))
+    words = words_of(select, deselect, suite=suite, trials=trials, timeout=timeout)
+    tell(handed_over(prepared, state, settings, fresh=fresh, words=words))
     return 0
 
 

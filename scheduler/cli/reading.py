@@ -40,15 +40,16 @@ def list_(tree: Tree = None, state: State = None, as_json: AsJson = False, _env_
     from evalfleet.tree import find_tree, read_tree_config
     from scheduler.cli.output import tree_of
     from scheduler.evaluate import state_folder
-    from scheduler.manage import render_fleet, render_submissions, submission_document
-    from scheduler.submissions import Submission, Submissions
+    from scheduler.manage import Listed, listed, render_fleet, render_submissions
+    from scheduler.submissions import Submissions
 
     settings = settings_of(None)
-    found: list[Submission] | None = None
+    found: list[Listed] | None = None
     is_fleets = settings.broker is not None and settings.results_url is not None
     if not is_fleets or tree is not None or state is not None or tree_of(None) is not None:
         config = read_tree_config(find_tree(tree or Path.cwd()))
-        found, damaged = Submissions(state_folder(config, options_of(state, None))).read()
+        records, damaged = Submissions(state_folder(config, options_of(state, None))).read()
+        found = listed(config, records)
         for sentence in damaged:
             say(sentence)
     rows = None
@@ -59,7 +60,7 @@ def list_(tree: Tree = None, state: State = None, as_json: AsJson = False, _env_
             rows = fleet.rows()
     if as_json:
         fleets = None if rows is None else [row.document() for row in rows]
-        tell(json.dumps({"submissions": [submission_document(record) for record in found or ()], "fleet": fleets}))
+        tell(json.dumps({"submissions": [each.document() for each in found or ()], "fleet": fleets}))
         return 0
     parts = [] if found is None else [render_submissions(found)]
     parts += [] if rows is None else [render_fleet(rows, str(settings.broker))]

@@ -156,8 +156,13 @@ def _message(scenario: ScenarioSummary) -> str:
         counts.append(f"{scenario.errors} ended in an error")
     if scenario.missing:
         counts.append(f"{len(scenario.missing)} of {scenario.trials} missing")
-    if scenario.unrecorded:
-        counts.append(f"{len(scenario.unrecorded)} of {scenario.trials} not recorded yet: a resume records them")
+    if scenario.refused:
+        first = scenario.refused[0]
+        which = f"trial {first.trial}: {one_line(first.reason, MOST_OF_A_SENTENCE)}"
+        counts.append(f"{len(scenario.refused)} of {scenario.trials} not recorded; {which}")
+    if len(scenario.unrecorded) > len(scenario.refused):
+        unsent = len(scenario.unrecorded) - len(scenario.refused)
+        counts.append(f"{unsent} of {scenario.trials} not recorded yet: a resume records them")
     if scenario.elsewhere:
         counts = [f"{len(scenario.elsewhere)} of {scenario.trials} recorded elsewhere, no evidence here"]
     if scenario.first_failure is not None:

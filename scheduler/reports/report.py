@@ -82,7 +82,7 @@ class Report:
             return Standing.FAILED
         if self.worse(scenario) is not None:
             return Standing.REGRESSED
-        if scenario.unrecorded:
+        if len(scenario.unrecorded) > (len(scenario.refused) if allowed else 0):
             return Standing.INCOMPLETE
         if scenario.verdict != "incomplete":
             return Standing.PASSED

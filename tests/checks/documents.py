@@ -11,7 +11,10 @@ from evalfleet.checks.assertions import DECISIONS, HOOK_POINTS
 
 # Characters that JSON leaves as they are and a YAML file must not hold are left out.
 LETTERS = st.characters(
-    exclude_categories=("Cs", "Cc"), exclude_characters="\x85\u2028\u2029\ufeff\ufffe\uffff", max_codepoint=0x1FFFF
+    exclude_categories=("Cs", "Cc"),
+    exclude_characters="\ufeff\ufffe\uffff",
+    include_characters="\x85",
+    max_codepoint=0x1FFFF,
 ).filter(lambda char: ord(char) & 0xFFFE != 0xFFFE)
 TEXT = st.text(LETTERS, min_size=1, max_size=20).filter(lambda text: bool(text.strip()))
 NAME = st.text(string.ascii_letters + "_é日", min_size=1, max_size=10)
@@ -51,7 +54,7 @@ EXPECT: st.SearchStrategy[dict[str, Any]] = st.one_of(
 )
 SCENARIO = st.fixed_dictionaries(
     {
-        "id": TEXT.filter(lambda text: "/" not in text and text == text.strip()),
+        "id": TEXT.filter(lambda text: not set(text) & set("/\x85\u2028\u2029") and text == text.strip()),
         "user": st.lists(TEXT, min_size=1, max_size=3),
         "expect": st.lists(EXPECT, min_size=1, max_size=4),
         "trials": st.integers(1, 100),

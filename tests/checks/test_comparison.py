@@ -75,6 +75,23 @@ class TestPairs:
         found = compare({"a/1": judged(), "a/2": judged()}, {"a/2": judged(), "a/3": judged()})
         assert (found.new, found.removed, [pair.key for pair in found.pairs]) == (("a/3",), ("a/1",), ["a/2"])
 
+    @pytest.mark.parametrize(
+        ("all_before", "all_now", "new", "removed", "not_selected"),
+        [
+            (True, False, ("a/3",), (), ("a/1",)),
+            (False, True, (), ("a/1",), ("a/3",)),
+            (False, False, (), (), ("a/1", "a/3")),
+        ],
+    )
+    def test_what_a_selection_left_out_is_neither_new_nor_removed(
+        self, all_before: bool, all_now: bool, new: tuple[str], removed: tuple[str], not_selected: tuple[str]
+    ) -> None:
+        sides = {"a/1": judged(), "a/2": judged()}, {"a/2": judged(), "a/3": judged()}
+        found = compare(*sides, all_before=all_before, all_now=all_now)
+        assert (found.new, found.removed, found.not_selected) == (new, removed, not_selected)
+        assert found.document()["not_selected"] == list(not_selected)
+        assert [pair.key for pair in found.pairs] == ["a/2"]
+
     @given(
         *[
             st.dictionaries(
@@ -94,6 +111,7 @@ class TestPairs:
             *(key for key, *_ in found.other_k),
             *found.new,
             *found.removed,
+            *found.not_selected,
         ]
         assert Counter(listed) == Counter({*before, *now})
 

@@ -67,7 +67,7 @@ def loaded_by_an_editor(text: str) -> Any:
             return int(node.text)
         return core_value(node.text)
 
-    root = compose(source)
+    root, _ = compose(source)
     assert root is not None
     return value(root)
 

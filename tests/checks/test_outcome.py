@@ -110,6 +110,16 @@ def test_s12_a_cancelled_run_waited_where_a_question_stayed_open(kinds: list[str
     assert meaning.meaning is (Meaning.WAITING if waiting else Meaning.NO_RESULT)
 
 
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_s33_a_run_of_another_harness_than_the_commits_is_no_result_whatever_time_it_took(status: str) -> None:
+    failure = {"code": "harness_changed", "message": "the harness changed while it was played: agent.py"}
+    turns = [
+        TurnRecord("hi", run(), (), (), ()),
+        TurnRecord("there", run(status, seconds=9.0, failure=failure), (), (), ()),
+    ]
+    assert meaning_of(turns, timeout=5) == RunMeaning(Meaning.NO_RESULT, failure["message"], "harness_changed")
+
+
 def test_what_a_meaning_says_where_there_is_little_to_say() -> None:
     assert meaning_of((), timeout=1, not_played="it ended") == RunMeaning(Meaning.RESULT, "", "not_played")
     assert RunMeaning.from_json({"meaning": "result", "reason": ""}) == RunMeaning(Meaning.RESULT, "", "", False)
@@ -358,6 +368,7 @@ def test_an_answer_that_costs_nothing_and_prints_nothing_says_so() -> None:
     assert GraderAnswer("q.a", "left_out").to_json() == {
         "name": "q.a", "kind": LEFT_OUT, "passed": None, "score": None, "why": None, "error": None, "log": "",
         "duration_ms": 0, "llm_calls": 0, "llm_tokens": 0, "llm_amount": None,
+        "llm_currency": None,
     }  # fmt: skip
 
 
@@ -379,18 +390,25 @@ def test_left_out_graders_change_nothing_where_there_are_none_or_no_result() -> 
         ([0.7], "0.7"),
         ([0.1, 0.2], "0.15"),
         ([1.0, 0.0, None], "0.5"),
-        ([1.0, 1.0, 0.0], "0.666666666667"),
+        ([1.0, 1.0, 0.0], "0.66666666666666667"),
+        ([1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], "0.125"),
+        ([5e-324, 0.0, 0.0], "0." + "0" * 323 + "16666666666666667"),
+        ([1e300, 1e300, 0.0], "6" * 299 + "7"),
         ([1e-07], "0.0000001"),
         ([1e20], "100000000000000000000"),
         ([-0.5], "-0.5"),
         ([-0.0], "0"),
-        ([1e-300], "0"),
-        ([-1e-300], "0"),
+        ([1e-300], "0." + "0" * 299 + "1"),
+        ([-1e-300], "-0." + "0" * 299 + "1"),
+        ([5e-324], "0." + "0" * 323 + "5"),
+        ([1e300], "1" + "0" * 300),
+        ([1e300, 5e-324], "5" + "0" * 299 + "." + "0" * 323 + "25"),
+        ([0.1, -0.3], "-0.1"),
     ],
-    ids=str,
+    ids=lambda given: str(given)[:60],
 )
 def test_the_judge_score_is_the_mean_as_a_plain_decimal(scores: list[float | None], mean: str | None) -> None:
-    """S25: no exponent; wire: a decimal string."""
+    """S24, S25: whatever a grader may answer, exactly, and no exponent; wire: a decimal string."""
     graders = [{"grader": {"name": "quality.answers"}} for _ in scores]
     judgement = judge(scenario(*graders, PARIS), trial_with(answer="Paris"), RESULT, [answer(True, s) for s in scores])
     assert judgement.judge_score == mean

@@ -246,7 +246,7 @@ REFUSED = [
     ([HEADER, '{"input": "a"} {}'], "2:16", "one whole JSON value in each line"),
     ([HEADER, '{"input": "a", "input": "b"}'], "2:16", "`input` stands twice here, first at 2:2"),
     ([HEADER, "[1]"], "2:1", "row 1 is a mapping, and here is a list of 1"),
-    ([HEADER, '{"input": "\\ud800"}'], "2:11", "half a character"),
+    ([HEADER, '{"input": "\\ud800"}'], "2:12", "half a character"),
     ([HEADER, "[" * 101 + "]" * 101], "2:101", "nested deeper than 100 levels"),
     ([HEADER, "[" * 20_000], "2:1", "nested deeper than 100 levels"),
 ]  # fmt: skip

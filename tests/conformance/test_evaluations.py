@@ -186,7 +186,7 @@ def test_seed_record_names_a_case_by_key_or_by_id(api: Caller, runs: list[dict[s
     both = api.record(evaluation, attempt("a", 1, runs[2]), {**by_id, "attempt_index": 1, "run_id": runs[2]["id"]})
     assert [result["status"] for result in both.json()["results"]] == ["recorded", "duplicate"]
     clash = api.record(
-        evaluation, attempt("b", 0, runs[2]), attempt("", 0, runs[3], case_id=evaluation["cases"][1]["id"])
+        evaluation, attempt("b", 0, api.play()), attempt("", 0, runs[3], case_id=evaluation["cases"][1]["id"])
     )
     assert_problem(clash, 409, "attempt_conflict", "/attempts/1/run_id")
 
@@ -342,21 +342,82 @@ def test_issue_3_a_duplicate_inside_one_batch_is_one_attempt(api: Caller, runs: 
 
 
 def test_issue_3_a_batch_has_no_small_limit(api: Caller, runs: list[dict[str, Any]]) -> None:
-    evaluation = api.evaluation(cases=[{"key": str(number)} for number in range(200)], k=50)
-    attempts = [
-        attempt(str(case), index, runs[index % 4], judge_feedback="x" * 200)
-        for case in range(200)
-        for index in range(50)
+    evaluation = api.evaluation(cases=[{"key": f"all/{number}"} for number in range(2000)], k=4)
+    attempts = [  # of conversations that ended in their first scenario, which is the only way to share a run (S8)
+        attempt(f"all/{case}", index, runs[index], "failed", judge_feedback="x" * 250)
+        for case in range(2000)
+        for index in range(4)
     ]
     answer = api.record(evaluation, *attempts)
     assert answer.status_code == 200
-    assert len(answer.json()["results"]) == 10_000
-    assert answer.json()["evaluation"]["progress"] == {"done": 200, "total": 200}
+    assert len(answer.json()["results"]) == 8_000
+    assert answer.json()["evaluation"]["progress"] == {"done": 2000, "total": 2000}
 
 
-def test_seed_record_one_run_may_answer_several_attempts(api: Caller, ours: Target, runs: list[dict[str, Any]]) -> None:
-    after = api.record(api.evaluation("ab"), attempt("a", 0, runs[0]), attempt("b", 0, runs[0])).json()["evaluation"]
-    assert after["metrics"]["tokens"] == 15
+@pytest.mark.parametrize(
+    ("scores", "mean"),
+    [
+        (["1" + "0" * 300], "1e+300"),
+        (["0." + "0" * 323 + "5"], "5e-324"),
+        (["-0.1", "0.3"], "0.1"),
+        (["1" + "0" * 300, "-1" + "0" * 300, "0.25", "0." + "0" * 323 + "5"], "0.0625"),
+        (["9007199254740993"], "9007199254740992.0"),
+        (["17976931348623157" + "0" * 292], "1.7976931348623157e+308"),
+    ],
+    ids=["1e300", "5e-324", "decimals", "far apart", "31 digits", "the largest"],
+)
+def test_s24_every_score_that_a_grader_may_answer_is_recorded_with_every_digit(
+    api: Caller, ours: Target, runs: list[dict[str, Any]], scores: list[str], mean: str
+) -> None:
+    """One batch each: what is added up to in between is exact, too. Before the end and after it, on both stores."""
+    evaluation = api.evaluation("a", k=len(scores))
+    for index, score in enumerate(scores):
+        answer = api.record(evaluation, attempt("a", index, runs[index], judge_score=score))
+        assert answer.status_code == 200
+    for text in (answer.text, api.end(evaluation).text):
+        assert f'"judge_score":{mean},' in text.replace(" ", "")
+
+
+@pytest.mark.parametrize("score", ["1" + "0" * 309, "1e300", "NaN", "0." + "1" * 1101, ".5", "1.", ""])
+def test_what_is_no_decimal_of_a_float_is_refused_and_named(
+    api: Caller, ours: Target, runs: list[dict[str, Any]], score: str
+) -> None:
+    answer = api.record(api.evaluation("a"), attempt("a", 0, runs[0], judge_score=score))
+    assert_problem(answer, 422, "validation_failed", "/attempts/0/judge_score")
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_run_is_evidence_for_one_attempt_of_an_evaluation(
+    api: Caller, ours: Target, runs: list[dict[str, Any]], batches: int
+) -> None:
+    """Not for another case, nor for another trial; in one batch or in two."""
+    first = attempt("a", 0, runs[0])
+    for other in (attempt("b", 0, runs[0]), attempt("a", 1, runs[0])):
+        evaluation = api.evaluation("ab", k=2)
+        if batches == 2:
+            assert api.record(evaluation, first).status_code == 200
+        again = api.record(evaluation, first, other)
+        problem = assert_problem(again, 422, "validation_failed", "/attempts/1/run_id")
+        assert f"is the evidence for attempt 0 of {evaluation['cases'][0]['id']}" in problem["detail"]
+        recorded = [case["recorded_attempts"] for case in api.get(f"/v2/evaluations/{evaluation['id']}")["cases"]]
+        assert recorded == [[0] if batches == 2 else None, None]
+
+
+def test_s8_scenarios_of_one_case_and_trial_share_the_run_that_ended_their_conversation(
+    api: Caller, ours: Target, runs: list[dict[str, Any]]
+) -> None:
+    evaluation = api.evaluation(cases=[{"key": key} for key in ("f/one", "f/two", "f/three", "g/one")], k=2)
+    shared = [attempt("f/one", 0, runs[0]), attempt("f/two", 0, runs[0], "failed")]
+    answer = api.record(evaluation, *shared)
+    assert answer.json()["evaluation"]["metrics"]["tokens"] == 15, "a chat is counted once"
+    assert api.record(evaluation, *shared, attempt("f/three", 0, runs[0], "failed")).status_code == 200
+    for other in (
+        attempt("f/one", 1, runs[0], "failed"),  # another trial is another chat
+        attempt("g/one", 0, runs[0], "failed"),  # so is another case
+    ):
+        assert_problem(api.record(evaluation, other), 422, "validation_failed", "/attempts/0/run_id")
+    both = [attempt("f/one", 1, runs[1]), attempt("f/two", 1, runs[1])]
+    assert_problem(api.record(evaluation, *both), 422, "validation_failed", "/attempts/1/run_id")  # one was played
 
 
 # -- complete

@@ -19,8 +19,12 @@ def test_wire_the_judge_call_answers_text_and_tokens(api: Caller, ours: Target, 
 def test_wire_the_judge_call_is_not_the_agents_usage(api: Caller, ours: Target) -> None:
     run = api.play()
     before = api.get(f"/v2/runs/{run['id']}/usage")
+    assert "judge" not in before
     assert api.post(f"/v1/runs/{run['id']}/hook/llm", {"prompt": "?"}).status_code == 200
-    assert api.get(f"/v2/runs/{run['id']}/usage") == before
+    after = api.get(f"/v2/runs/{run['id']}/usage")
+    judge = after.pop("judge")
+    assert after == before
+    assert judge["calls"] == 1, "against the platform's accounting (seed), apart from the agent's usage (S15)"
     assert api.get(f"/v2/runs/{run['id']}") == run
 
 

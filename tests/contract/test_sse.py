@@ -191,7 +191,7 @@ lines = st.lists(
 ).map(lambda parts: b"".join(b"".join(part) for part in parts))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(stream=lines, cuts=st.lists(st.integers(0, 200), max_size=6))
 def test_any_bytes_cut_anywhere_decode_alike(stream: bytes, cuts: list[int]) -> None:
     places = sorted({0, *(min(cut, len(stream)) for cut in cuts), len(stream)})

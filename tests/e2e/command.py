@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,14 @@ class Command:
         environment: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         cwd: Path | None = None,
+        program: Sequence[str] = ("-m", "evalfleet.start"),
     ) -> None:
         # HOME goes to every part and every agent, so what a command has left running is found by it.
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("EVALFLEET_", "SPLOX_"))}
         self.home = home
         self._began = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "evalfleet.start", *arguments],
+            [sys.executable, "-P", *program, *arguments],
             cwd=cwd or home,
             env={**clean, "HOME": str(home), "NO_COLOR": "1", **(environment or {})},
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,

@@ -73,3 +73,35 @@ def test_b14_a_second_ctrl_c_leaves_at_once(tree: Tree) -> None:
     tree.run("cancel", tree.summary()["submission"]).check(0, "is cancelled; 1 recorded attempt")
     tree.run("list").check(0, "cancelled")
     tree.run("resume", tree.summary()["submission"]).check(3, "is cancelled", "nothing was run")
+
+
+PAID = """
+import json, os, sys, time
+turn = json.load(sys.stdin)
+print(json.dumps({"type": "usage", "input_tokens": 3, "output_tokens": 2, "amount": "0.01"}), flush=True)
+open(os.environ["COUNT_FILE"], "a").write(json.dumps([0, "start", turn["chat_id"], turn["message"]]) + "\\n")
+while turn["message"] == "wait" and not os.path.exists("go"):
+    time.sleep(0.05)
+print(json.dumps({"type": "answer", "text": turn["message"]}))
+"""
+
+
+def test_after_ctrl_c_the_spend_of_what_was_played_is_there_and_a_resume_counts_no_chat_twice(tree: Tree) -> None:
+    """Usage is a conversation's, and read after its last turn (S15); one that Ctrl-C ends before has its spend too."""
+    (tree.root / "agent.py").write_text(PAID)
+    expect = "expect: [{no_error: true}]"
+    scenarios = [
+        f"  - {{id: {name}, user: {words}, {expect}}}" for name, words in (("a", "hi"), ("b", "wait"), ("c", "hi"))
+    ]
+    tree.case("talk", "\n".join(["scenarios:", *scenarios]))
+    with tree.start("eval") as command:
+        command.await_true(lambda: tree.started() == 2, "the second scenario is played")
+        command.signal(signal.SIGINT)
+        command.await_line("again to leave at once")
+        (tree.root / "go").touch()
+        done = command.wait().check(130, "spent 0.02 USD, 10 tokens", "talk/c  trial 0  interrupted")
+    assert "2 pass, 1 incomplete" in done.out
+    assert tree.summary()["spend"]["amount"] == "0.02"
+    tree.run("score", tree.artifact().name).check(3, "spent 0.02 USD, 10 tokens")
+    tree.run("eval").check(0, "resuming sub_", "3 scenarios: 3 pass", "spent 0.03 USD, 15 tokens")
+    assert tree.started() == 3

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import select
 import sys
@@ -84,7 +85,9 @@ def dumped(case: Case) -> bytes:
     """The case as somebody's YAML writer has it."""
     plain = [replace(scenario, given=None) for scenario in case.scenarios]
     scenarios = [{**s.content(), "timeout": f"{int(s.timeout)}s"} for s in plain]
-    text = yaml.dump({"scenarios": scenarios}, Dumper=_DUMPER, allow_unicode=True, sort_keys=False)
+    # To PyYAML, which writes YAML 1.1, these end a line: it would fold what stands beside them.
+    plainly = not re.search("[\x85\u2028\u2029]", json.dumps(scenarios, ensure_ascii=False))
+    text = yaml.dump({"scenarios": scenarios}, Dumper=_DUMPER, allow_unicode=plainly, sort_keys=False)
     return str(text).encode()
 
 
@@ -164,6 +167,14 @@ def _read_files(first: int, count: int, out: int) -> None:
             say(**{"is": what, "seconds": spent})
 
 
+def told(found: Found) -> str:
+    """What was found, and how much was read, for people."""
+    counts = ", ".join(f"{count} {what}" for what, count in sorted(found.counts.items()))
+    took, number = found.slowest
+    lines = [f"file {number}: {what}\n" for number, what in found.findings]
+    return "\n".join([*lines, f"{found.files} files: {counts}; the slowest took {took:.2f} s of CPU (file {number})"])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.cases")
     parser.add_argument("--seconds", type=float, default=600.0)
@@ -174,10 +185,7 @@ def main() -> int:
         sys.stdout.buffer.write(Writer().file(options.one))
         return 0
     found = fuzz(options.seed, seconds=options.seconds)
-    for number, what in found.findings:
-        print(f"file {number}: {what}\n")
-    counts = ", ".join(f"{count} {what}" for what, count in sorted(found.counts.items()))
-    print(f"{found.files} files: {counts}; the slowest took {found.slowest[0]:.2f} s of CPU (file {found.slowest[1]})")
+    print(told(found))
     return 1 if found.findings else 0
 
 

@@ -310,10 +310,20 @@ async def test_t_llm_is_answered_by_the_worker_and_counted(tmp_path: Path) -> No
     async with pooled(make_tree(tmp_path, it=JUDGED), llm=llm) as (_, grade):
         answer = await grade("it.asks")
         assert (answer.kind, answer.score, answer.why) == ("answered", 0.7, "0.7 for 12")
-        assert (answer.llm_calls, answer.llm_tokens, answer.llm_amount) == (1, 12, "0.00015")
+        assert (answer.llm_calls, answer.llm_tokens, answer.llm_amount, answer.llm_currency) == (
+            1,
+            12,
+            "0.00015",
+            "USD",
+        )
         assert asked == [("Is it right? Rome", "wise")]
         answer = await grade("it.twice")
-        assert (answer.llm_calls, answer.llm_tokens, answer.llm_amount) == (2, 24, "0.00030")
+        assert (answer.llm_calls, answer.llm_tokens, answer.llm_amount, answer.llm_currency) == (
+            2,
+            24,
+            "0.00030",
+            "USD",
+        )
         assert (await grade("it.threads")).why == "['0.7', '0.7', '0.7', '0.7']"
         assert "works in the process that the grader was called in" in (await grade("it.forks")).log
 

@@ -25,6 +25,7 @@ from evalfleet.server.journal import Appended
 from evalfleet.server.lifecycle import request_cancel
 from evalfleet.server.schema import runs, servers
 from evalfleet.server.servers import end_lost_runs
+from evalfleet.server.spending import JudgeSpend
 from evalfleet.server.streams import PIECE
 from tests.integration.postgres import emptied, end_connections, own_schema
 from tests.integration.test_postgres_store import new_run
@@ -483,8 +484,8 @@ async def test_judge_calls_at_the_same_time_all_count(pair: Pair) -> None:
     stores = [pair.one.stack.services.store, pair.two.stack.services.store]
 
     def note(connection: Connection) -> None:
-        stored.add_judge_call(connection, "main", run_id, 7, Decimal("0.01"))
+        stored.add_judge_call(connection, "main", run_id, JudgeSpend(1, 7, {"USD": Decimal("0.01")}))
 
     await asyncio.gather(*(stores[number % 2].write(note) for number in range(40)))
     row = await stores[0].read(lambda connection: connection.execute(select(runs).where(runs.c.id == run_id)).one())
-    assert (row.judge_calls, row.judge_tokens, Decimal(row.judge_amount)) == (40, 280, Decimal("0.4"))
+    assert (row.judge_calls, row.judge_tokens, row.judge_amounts) == (40, 280, '{"USD":"0.4"}')

@@ -288,7 +288,7 @@ def test_a_fresh_database_and_a_migrated_one_have_the_same_shape(empty: Engine, 
     assert set(shape(empty)) == set(metadata.tables) | {"alembic_version"}
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004", "0005"])
 def test_an_earlier_database_is_brought_up_to_date_with_what_is_in_it(
     empty: Engine, postgres_url: str, revision: str
 ) -> None:

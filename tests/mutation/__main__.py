@@ -236,8 +236,8 @@ def _start(file: Path, tree: ast.Module, mutant: Mutant, tests: Sequence[str]) -
 
 
 def _pytest(tests: Sequence[str], plugin: object) -> int:
-    hypothesis.settings.load_profile("mutation")
-    flags = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    flags = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutation"]
+    flags += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     return int(pytest.main([*flags, *tests], [plugin]))
 
 

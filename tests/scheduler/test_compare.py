@@ -146,6 +146,22 @@ class TestPairs:
             "    tone/gone",
         ]
 
+    def test_what_a_partial_result_did_not_select_is_called_so(self, store: FolderResults) -> None:
+        """Read as "removed", it looks like a scenario that somebody deleted."""
+        before = artifact(store, OLD, [scenario("z"), scenario("left")], outcomes("z", "p"))
+        asked = plan({"tone": [scenario("z")]})
+        (evaluation,) = asked.evaluations
+        for tail, listed in {
+            "": "removed",
+            "/partial": "not selected on one side",
+            "/draft/2-of-3": "not selected on one side",
+        }.items():
+            suite = replace(evaluation.suite, key=f"partial/k1{tail}")
+            now = replace(asked, evaluations=(replace(evaluation, suite=suite),))
+            compared = Baseline(before).against(now, summarize(now, outcomes("z", "p"), artifact="x"))
+            told = [text.plain for text in comparison_lines(compared, None)]
+            assert told[2:] == [f"1 {listed}, in no pair:", "    tone/left"]
+
     def test_a_long_list_is_cut_and_counted(self, store: FolderResults) -> None:
         before = artifact(store, OLD, [scenario("z")], outcomes("z", "p"))
         asked = plan({"tone": [scenario("z"), *(scenario(f"n{n}") for n in range(25))]})

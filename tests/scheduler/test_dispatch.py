@@ -373,6 +373,46 @@ def test_driving_ends_with_the_submission(scene: Scene) -> None:
     assert (ended.state, ended.reason, ended.code) == ("stopped", "out of money", "out_of_funds")
 
 
+def test_what_is_judged_when_a_submission_is_stopped_is_waited_for(scene: Scene) -> None:
+    """Three of eight attempts stood in the summary and in trials.jsonl: the other five were recorded a moment later."""
+    scene.step()
+    conversation = scene.take()
+    [attempt] = scene.plan.attempts(conversation)[:1]
+    scene.ledger.end(scene.plan.id, "stopped", "out of money", "out_of_funds")
+    steps = [
+        lambda: scene.ledger.put_record(scene.plan.id, attempt, b"{}", "passed"),
+        lambda: scene.ledger.release(scene.plan.id, conversation, "w", played=True),
+        lambda: scene.ledger.confirm(scene.plan.id, {attempt: "passed"}),
+    ]
+    said: list[str] = []
+
+    def tick(_progress: object, note: str) -> bool:
+        said.append(note)
+        if steps:
+            steps.pop(0)()
+        return False
+
+    ended = drive(scene.dispatcher, tick=tick, every=0.01)
+    assert (ended.state, ended.code, steps) == ("stopped", "out_of_funds", [])
+    assert said[0] == "recording what is judged already"
+    assert scene.ledger.progress(scene.plan.id).recorded == 1
+
+
+def test_what_never_gets_recorded_is_waited_for_no_longer_than_its_limit(scene: Scene) -> None:
+    scene.step()
+    scene.take()
+    scene.ledger.end(scene.plan.id, "stopped", "out of money", "out_of_funds")
+
+    def tick(_progress: object, _note: str) -> bool:
+        scene.now += 4
+        return False
+
+    began = scene.now
+    assert drive(scene.dispatcher, tick=tick, every=0.01).state == "stopped"
+    assert scene.now - began < 20
+    assert drive(scene.dispatcher, tick=lambda *_: True, every=0.01).state == "left", "a scheduler that leaves"
+
+
 def test_what_is_noted_of_given_up_attempts_calls_the_aggregator_once(scene: Scene) -> None:
     for _ in range(3):
         scene.step()

@@ -12,7 +12,8 @@ import pytest
 
 from evalfleet.artifact import FolderResults, append_segment, finish, open_artifact, write_plan
 from evalfleet.checks.case import case_key
-from scheduler.last import FAILED, last_time, not_passed
+from scheduler.last import last_time, not_passed
+from scheduler.pins import FAILED
 from scheduler.score import recorded
 from scheduler.submissions import Submission, Submissions
 from tests.scheduler.samples import line, plan, scenario

@@ -25,7 +25,7 @@ from evalfleet.tree import (
     TreeConfig,
     TreeVersion,
 )
-from scheduler.pins import Pin, evaluation_key, file_digests, submission_id
+from scheduler.pins import Asked, Pin, evaluation_key, file_digests, submission_id, what_changed
 from scheduler.plan import at_generation, build_plan
 from scheduler.select import select
 from scheduler.submissions import Submission, Submissions, submission_of, why_not_resumed
@@ -134,11 +134,16 @@ def test_submission_ids_are_a_pure_function_of_pin_and_generation() -> None:
 
 
 def record(
-    *, generation: int = 0, started: datetime = NOW, files: Mapping[str, str] | None = None, **change: Any
+    *,
+    generation: int = 0,
+    started: datetime = NOW,
+    files: Mapping[str, str] | None = None,
+    words: tuple[str, ...] = ("tone",),
+    **change: Any,
 ) -> Submission:
     plan, made = build(**change)
     plan = at_generation(plan, generation, started).with_evaluations(["eval_1"])
-    return submission_of(plan, made, words=("tone",), files=files or {}, results="/results")
+    return submission_of(plan, made, words=words, files=files or {}, results="/results")
 
 
 @pytest.fixture
@@ -256,7 +261,7 @@ WHY: list[Any] = [
         "the scenarios changed",
         id="a case",
     ),
-    pytest.param({"selection": select(cases(), trials=5)}, {"agent.py": "1"}, "other scenarios or trials", id="trials"),
+    pytest.param({"selection": select(cases(), trials=5)}, {"agent.py": "1"}, "trials were 2 and are 5", id="trials"),
     pytest.param(
         {"environment": {"MODEL": "big"}}, {"agent.py": "1"}, "environment variable MODEL changed", id="pin_env"
     ),
@@ -287,6 +292,46 @@ def test_there_is_nothing_to_say_when_it_is_gone_on_with_or_finished() -> None:
     assert why_not_resumed(before, record(generation=1)) == ""
     assert why_not_resumed(replace(before, status="completed"), record(commit="d" * 40)) == ""
     assert why_not_resumed(replace(before, server="http://fleet:8080"), record(commit="d" * 40)) == ""
+
+
+ASKED = [
+    pytest.param(("guard",), (), "it was asked for `guard`, and this is all cases", id="a selection before"),
+    pytest.param((), ("guard",), "it was asked for all cases, and this is `guard`", id="a selection now"),
+    pytest.param((), ("-k", "5"), "it was asked for all cases, and this is `-k 5`", id="-k"),
+    pytest.param(("--failed",), ("--failed",), "--failed chooses other scenarios now", id="--failed"),
+]
+
+
+@pytest.mark.parametrize(("before_words", "words", "why"), ASKED)
+def test_what_was_asked_for_is_the_reason_and_no_file_that_nobody_touched(
+    before_words: tuple[str, ...], words: tuple[str, ...], why: str
+) -> None:
+    """Of a case file only what is selected is known: that it differs says nothing about the file."""
+    files = {"evals/cases/guard.yaml": "1", "evals/cases/tone.yaml": "1", "evals/graders/q.py": "1"}
+    other = select(cases(CASE.replace("user: hi", "user: hey")))
+    before = record(files=files, words=before_words)
+    now = record(files={"evals/cases/guard.yaml": "2", "evals/graders/q.py": "1"}, words=words, selection=other)
+    assert f"Z): {why}; `evalfleet" in why_not_resumed(before, now)
+    graders = record(files={"evals/graders/q.py": "2"}, words=words, selection=other)
+    assert f"Z): evals/graders/q.py changed; {why}; `evalfleet" in why_not_resumed(before, graders)
+
+
+def test_trials_that_changed_in_a_file_are_said_where_the_file_is_not_known() -> None:
+    parts = {"suite checks/k3": "a", "trials": "3", "commit": "c"}
+    now = {"suite checks/k5": "b", "trials": "5", "commit": "c"}
+    assert what_changed(Asked((), parts, {}), Asked((), now, {})) == "trials were 3 and are 5"
+    assert (
+        what_changed(Asked((), parts, {}), Asked((), {**parts, "suite checks/k3": "b"}, {})) == "the scenarios changed"
+    )
+
+
+def test_a_fleets_unfinished_submission_is_not_called_none(tmp_path: Path) -> None:
+    known = Submissions(tmp_path)
+    with pytest.raises(UsageError, match="no submission here is unfinished"):
+        known.latest_unfinished()
+    known.write(replace(record(), server="http://fleet:8080"))
+    with pytest.raises(UsageError, match=r"is unfinished and was submitted to the fleet of http://fleet:8080"):
+        known.latest_unfinished()
 
 
 def test_a_changed_case_file_is_named_by_its_path(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from evalfleet.errors import CaseFilesInvalid, UsageError
 from scheduler.init import init
-from scheduler.pins import what_changed
+from scheduler.pins import Asked, what_changed
 from scheduler.plan import MAX_CASES, evaluation_body
 from scheduler.prepare import Prepared, check, prepare
 from scheduler.reread import cases_of
@@ -35,6 +35,10 @@ def tree(tmp_path: Path) -> Path:
 def write(root: Path, rows: list[dict[str, object]] | None = None, suite: str = SUITE) -> None:
     (root / "evals/suites/capitals.yaml").write_text(suite)
     (root / "evals/suites/capitals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows or ROWS))
+
+
+def asked(one: Prepared) -> Asked:
+    return Asked((), one.pin.parts, one.files)
 
 
 def prepared(root: Path, *words: str, deselect: tuple[str, ...] = ()) -> Prepared:
@@ -89,7 +93,7 @@ def test_what_a_suite_says_is_part_of_the_pin_and_how_its_rows_lie_is_not_s34(tr
         write(tree, rows, suite)
         now = prepared(tree)
         assert now.pin.digest != before.pin.digest
-        assert "evals/suites/capitals" in what_changed(before.pin.parts, now.pin.parts, before.files, now.files)
+        assert "evals/suites/capitals" in what_changed(asked(before), asked(now))
 
 
 def test_words_choose_among_the_rows(tree: Path) -> None:

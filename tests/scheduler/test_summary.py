@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from evalfleet.plan import Conversation
+from scheduler.allowed import AllowedMissing
 from scheduler.gate import exit_code, lost
+from scheduler.render import incomplete_message
 from scheduler.spend import SpendCounter, _lines_of
 from scheduler.summary import Summary, summarize
 from tests.scheduler.samples import SUBMISSION, line, plan, scenario, trial_record
@@ -216,15 +218,31 @@ class TestSpend:
         assert self.spent(line("a", usage=usage("c1", 10), tries=tries))["tokens"] == 17
 
     def test_judge_calls_are_apart(self) -> None:
-        graders = [{"llm_calls": 2, "llm_tokens": 30, "llm_amount": "0.002"}, {"llm_calls": 1, "llm_amount": None}]
+        graders: list[dict[str, Any]] = [
+            {"llm_calls": 2, "llm_tokens": 30, "llm_amount": "0.002", "llm_currency": "EUR"},
+            {"llm_calls": 1, "llm_amount": None},
+        ]
         found = self.spent(line("a", graders=graders))
-        assert found["judge"] == {"calls": 3, "tokens": 30, "amount": "0.002"}
+        assert found["judge"] == {"calls": 3, "tokens": 30, "amount": "0.002", "currency": "EUR"}
         assert (found["amount"], found["tokens"]) == (None, 0)
+        graders.append({"llm_calls": 1, "llm_amount": "1"})  # an artifact from before it had a currency
+        several = {"amount": None, "currency": None, "amounts": {"EUR": "0.002", "USD": "1"}}
+        assert self.spent(line("a", graders=graders))["judge"] == {"calls": 4, "tokens": 30, **several}
 
     def test_currencies_are_never_added(self) -> None:
         found = self.spent(line("a", usage=usage("c", 1, "1")), line("b", usage=usage("d", 1, "2", currency="EUR")))
         assert found["amount"] is None
         assert found["amounts"] == {"EUR": "2", "USD": "1"}
+        both = {**usage("c", 1, None), "amounts": {"EUR": "2", "USD": "1"}}  # as our server has them of one chat
+        assert self.spent(line("a", usage=both), line("b", usage=usage("d", 1, "3")))["amounts"] == {
+            "EUR": "2",
+            "USD": "4",
+        }
+
+    def test_n20_amounts_stay_exact_and_one_currency_is_one_in_either_case(self) -> None:
+        tiny = usage("c", 1, "0.00000000000000000000000123456789", currency="usd")
+        found = self.spent(line("a", usage=tiny), line("b", usage=usage("d", 1, "1000000")))
+        assert (found["amount"], found["currency"]) == ("1000000.00000000000000000000000123456789", "USD")
 
     @pytest.mark.parametrize("odd", [None, "", "free", "NaN", "Infinity"])
     def test_a_price_that_is_none_loses_nothing_else(self, odd: str | None) -> None:
@@ -277,11 +295,27 @@ class TestJson:
             "rates",
         }
         assert list(document["scenarios"][0]) == [
-            *("case", "scenario", "verdict", "trials", "passed", "failed", "errors", "missing", "first_failure"),
-            "duration_ms",
+            *("case", "scenario", "verdict", "trials", "passed", "failed", "errors", "missing", "unrecorded"),
+            *("first_failure", "duration_ms"),
             "quarantine",
         ]
         assert (document["submission"], document["artifact"]) == (SUBMISSION, "evals/results/x")
+
+    def test_s18_what_the_server_refuses_to_record_is_named_with_its_reason(self) -> None:
+        """It has evidence and is no result yet: exit 3, unless so many may be missing."""
+        why = "the server refuses to record it: judge_score is too large"
+        documents = [evaluation("pending", [0])]
+        summary = summary_of(["passed", "passed"], documents=documents, refused={("tone", "a", 1): why})
+        assert (summary.unrecorded, summary.refused, summary.missing) == (1, 1, 0)
+        assert summary.stored(3)["scenarios"][0]["refused_attempts"] == {"1": why}
+        said = incomplete_message(summary)
+        assert "1 attempt with evidence here, refused by the server" in said
+        assert f"tone/a  trial 1  {why}" in said
+        assert "not recorded on the evaluation yet" not in said
+        assert f"evalfleet cancel {SUBMISSION}" in said
+        assert exit_code(summary) == 3
+        assert AllowedMissing.parse("1").covers(summary)
+        assert exit_code(replace(summary, missing_allowed=True)) == 0
 
     def test_what_is_stored_says_more_to_a_later_reader(self) -> None:
         stored = summary_of(["passed", "-"], seconds=2.5).stored(3)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import resource
 import shutil
 import subprocess
@@ -14,7 +16,9 @@ import pytest
 
 from evalfleet.checks.case import parse_case
 from evalfleet.errors import CaseFilesInvalid, ConfigError, EvalfleetError, OperatorError, UnfitHost
+from evalfleet.server.trees import check_judges, read_tree
 from scheduler.init import init
+from scheduler.prepare import prepare
 from scheduler.validate import check_writable, validate
 
 CASES = Path(__file__).parent.parent / "cases"
@@ -36,6 +40,14 @@ def settings(root: Path, text: str) -> None:
 
 
 RUNNABLE = f'[harness.command]\nargv = ["{sys.executable}", "agent.py"]\n'
+
+
+def linked(root: Path, path: str, to: str) -> None:
+    """A link in the place of what is there."""
+    (root / path).unlink(missing_ok=True)
+    (root / path).symlink_to(to)
+
+
 GOOD_CASE = "scenarios:\n  - {id: a, user: hi, expect: [final_answer_contains: x]}\n"
 
 FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
@@ -69,6 +81,16 @@ FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
         "no_such_module_here",
     ),
     ("a grader without the function", lambda r: (r / "evals/graders/first.py").write_text("x = 1\n"), "tells_the_time"),
+    (
+        "a case that is a link to nothing",
+        lambda r: linked(r, "evals/cases/a.yaml", "gone"),
+        "a link that leads nowhere",
+    ),
+    (
+        "a glob for the harness that finds nothing",
+        lambda r: settings(r, f'[harness]\nfiles = ["agnet.py"]\n{RUNNABLE}'),
+        "[harness] files: 'agnet.py' finds no file",
+    ),
     ("results that are a file", lambda r: (r / "evals/results").write_text(""), "results cannot be written to"),
 ]
 
@@ -84,6 +106,54 @@ def test_what_would_refuse_a_run_is_told(tree: Path, fault: Callable[[Path], obj
         found.raise_if_refused()
     assert caught.value.exit_code == 2
     assert wanted in str(caught.value)
+
+
+GRADER = "evals/graders/first.py"
+LINKS: list[tuple[str, list[tuple[str, str]], str]] = [
+    ("links to a folder, to nothing, to itself, out of the tree", [
+        ("shared", "evals"), ("gone.py", "u@host.1:2"), ("loop.py", "loop.py"), ("out.py", "/usr/bin/env"),
+        (".#agent.py", "u@host.1:2"), ("evals/cases/.#first.yaml", "u@host.1:2"), ("evals/graders/.#first.py", "u@h.1"),
+        ("evals/graders/loop", "loop"), ("evals/cases/loop", "loop"), ("evals/cases/folder.yaml", "../graders"),
+    ], ""),
+    ("a grader that a case calls, to nothing", [(GRADER, "old.py")], "first.py is a link that leads nowhere, to old"),
+    ("a grader that a case calls, to itself", [(GRADER, "first.py")], "first.py is a link that leads nowhere"),
+    ("a grader that a case calls, out of the tree", [(GRADER, "/usr/bin/env")], "first.py is a link that leads out of"),
+    ("settings, to nothing", [("evalfleet.toml", "old.toml")], "evalfleet.toml: is a link that leads nowhere, to old"),
+    ("settings, to themselves", [("evalfleet.toml", "evalfleet.toml")], "Too many levels of symbolic links"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("links", "wanted"), [row[1:] for row in LINKS], ids=[row[0] for row in LINKS])
+def test_n10_validate_plan_and_server_refuse_the_same_links(
+    tree: Path, tmp_path: Path, links: list[tuple[str, str]], wanted: str
+) -> None:
+    for path, to in links:
+        linked(tree, path, to)
+
+    def plan() -> None:
+        prepare(
+            tree, (), trials=None, concurrency=None, drafts=None, on_target=False, results=None,
+            environment={"PATH": os.environ["PATH"]},
+        )  # fmt: skip
+
+    def serve() -> None:
+        check_judges(tree)
+        read_tree(tree, state=tmp_path / "state").files()
+
+    for look in (lambda: validate(tree).raise_if_refused(), plan, serve):
+        if wanted:
+            with pytest.raises(EvalfleetError, match=re.escape(wanted)) as caught:
+                look()
+            assert caught.value.exit_code == 2
+        else:
+            look()
+
+
+def test_n10_a_file_of_graders_that_leads_nowhere_is_warned_of(tree: Path) -> None:
+    linked(tree, "evals/graders/words.txt", "../gone/words.txt")
+    found = validate(tree)
+    assert found.ok
+    assert "evals/graders/words.txt:1:1: this link leads nowhere, to ../gone/words.txt" in found.render()
 
 
 def test_everything_is_told_at_once(tree: Path) -> None:

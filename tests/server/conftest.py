@@ -16,10 +16,11 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from evalfleet.harnesswatch import watched_version
 from evalfleet.server.driving import Ended, Sink, Turn
 from evalfleet.server.process import Server, Stack, listen, open_stack, url_of, uvicorn_config
 from evalfleet.server.trees import ServedTree
-from evalfleet.treeconfig import HarnessConfig, JudgeConfig, TreeConfig
+from evalfleet.treeconfig import CommandHarness, HarnessConfig, JudgeConfig, TreeConfig
 
 COMMIT = "371758ecf28e8240192e4731080a7436fb492a09"
 OTHER_COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -126,6 +127,19 @@ def database_in(folder: Path) -> str:
     return f"sqlite:///{folder / 'server.sqlite3'}"
 
 
+def served_tree(
+    folder: Path,
+    driver: ScriptedDriver,
+    *,
+    commit: str = COMMIT,
+    name: str = "concierge",
+    judge: JudgeConfig | None = None,
+    watched: bool = False,
+) -> ServedTree:
+    config = TreeConfig(root=folder, harness=HarnessConfig(name, CommandHarness(("agent",))), judge=judge)
+    return ServedTree(config, name, commit, driver, watched_version(config)[1] if watched else None)
+
+
 @contextlib.asynccontextmanager
 async def serving(
     folder: Path,
@@ -137,11 +151,17 @@ async def serving(
     judge: JudgeConfig | None = None,
     database: str | None = None,
     accounts: Mapping[str, str] = ACCOUNTS,
+    watched: bool = False,
+    others: Sequence[ServedTree] = (),
+    tree: ServedTree | None = None,
 ) -> AsyncIterator[Api]:
-    """A server over `folder` and its database, and a client with the first account's token."""
-    tree = ServedTree(TreeConfig(root=folder, harness=HarnessConfig(name), judge=judge), name, commit, driver)
-    (folder / "agent.py").write_text("print('hi')\n", encoding="utf-8")
-    stack = await open_stack(database or database_in(folder), [tree], accounts=accounts, agents=agents)
+    """A server over `folder` and its database, and a client with the first account's token. `watched`: it looks whether
+    the harness is still what it was (S33); `others`: trees that it serves beside; `tree`: what it serves instead, by
+    its own driver."""
+    if tree is None:
+        (folder / "agent.py").write_text("print('hi')\n", encoding="utf-8")
+        tree = served_tree(folder, driver, commit=commit, name=name, judge=judge, watched=watched)
+    stack = await open_stack(database or database_in(folder), [tree, *others], accounts=accounts, agents=agents)
     listener = listen("127.0.0.1", 0)
     server = Server(uvicorn_config(stack.app))
     task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -154,7 +174,7 @@ async def serving(
             timeout=TIMEOUT,
             verify=False,  # plain http: reading the certificates of this machine would be most of a test's time
         ) as http:
-            yield Api(http, url, stack, driver, stack.harness_ids[name])
+            yield Api(http, url, stack, driver, stack.harness_ids[tree.name])
     finally:
         await stack.stop(server)
         task.cancel()  # uvicorn's own way out takes a tenth of a second; test_process.py goes it

@@ -20,6 +20,7 @@ from evalfleet.server.driving import Ended, Sink, Turn
 from evalfleet.server.evaluation_documents import running_rates
 from evalfleet.server.runs import add_judge_call
 from evalfleet.server.schema import evaluation_cases
+from evalfleet.server.spending import JudgeSpend
 from tests.server.conftest import COMMIT, OTHER_COMMIT, OTHER_TOKEN, Api, ScriptedDriver, assert_problem, serving
 
 SEED_CREATE = {
@@ -396,6 +397,51 @@ async def test_a_run_that_reports_no_usage_does_not_turn_the_currency_into_dolla
     assert (metrics["amount"], metrics["currency"]) == ("2.5", "EUR")
 
 
+async def test_s15_amounts_of_two_currencies_are_never_added(api: Api, driver: ScriptedDriver) -> None:
+    """Chats in different currencies: each has its own amount, to the last digit, in between and at the end."""
+    tiny = "0.00000000000000000000000123456789"
+
+    async def script(turn: Turn, sink: Sink) -> Ended:
+        amount, currency = turn.message.split()
+        await sink.usage(input_tokens=1, amount=amount, currency=currency)
+        return Ended()
+
+    driver.script = script
+    made = await created(api, "abc")
+    shown = []
+    for key, text in zip("abc", (f"{tiny} USD", "100 JPY", "1000000 USD"), strict=True):
+        metrics = (await batch(api, made, attempt(key, 0, await api.play(text)))).json()["evaluation"]["metrics"]
+        shown.append((metrics["amount"], metrics["currency"], metrics.get("amounts")))
+    assert shown == [
+        (tiny, "USD", None),
+        (None, None, {"JPY": "100", "USD": tiny}),
+        (None, None, {"JPY": "100", "USD": f"1000000{tiny[1:]}"}),
+    ]
+    metrics = (await post(api, made, "complete")).json()["metrics"]
+    assert (metrics["amount"], metrics["currency"], metrics["amounts"]) == shown[-1]
+
+
+@pytest.mark.parametrize("second_turn", [False, True])
+async def test_n20_a_chat_that_names_a_second_currency_fails_by_name(
+    api: Api, driver: ScriptedDriver, second_turn: bool
+) -> None:
+    """In one turn or in the next: what was counted before stands, and nothing is added to it."""
+
+    async def script(turn: Turn, sink: Sink) -> Ended:
+        for currency in turn.message.split():
+            await sink.usage(input_tokens=1, amount="0.5", currency=currency)
+        return Ended()
+
+    driver.script = script
+    first = await api.play("EUR" if second_turn else "EUR EUR USD")
+    run = await api.play("USD", chat_id=first["chat_id"]) if second_turn else first
+    assert run["status"] == "failed"
+    assert run["failure"]["code"] == "agent_protocol"
+    assert "usage in USD after EUR" in run["failure"]["message"]
+    usage = await api.get(f"/v2/runs/{run['id']}/usage")
+    assert (usage["amount"], usage["currency"]) == ("0.5" if second_turn else "1", "EUR")
+
+
 async def test_the_baseline_is_compared_by_case_key_s31(tmp_path: Path) -> None:
     verdicts = {"a": "failed", "b": "passed", "c": "passed", "old": "passed"}
     async with serving(tmp_path, ScriptedDriver(), commit=OTHER_COMMIT) as before:
@@ -507,7 +553,7 @@ async def test_counts_of_tokens_stand_still_at_the_largest_that_every_reader_tak
     assert (await post(api, evaluation, "complete")).json()["metrics"]["tokens"] == MOST
     store = api.stack.services.store
     for _call in range(2):
-        await store.write(lambda connection: add_judge_call(connection, "main", played[0]["id"], MOST, None))
+        await store.write(lambda connection: add_judge_call(connection, "main", played[0]["id"], JudgeSpend(1, MOST)))
 
 
 async def test_the_longest_key_is_taken_in_any_script_e11(api: Api) -> None:

@@ -150,9 +150,6 @@ def test_nothing_that_is_sent_leads_to_a_5xx_or_to_an_answer_that_is_not_describ
 ) -> None:
     @settings(
         max_examples=EXAMPLES,
-        deadline=None,
-        derandomize=True,
-        database=None,
         suppress_health_check=list(HealthCheck),
     )
     @given(requests(method, path, operation, known))

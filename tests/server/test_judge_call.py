@@ -7,13 +7,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
 
 from evalfleet.contract.ids import uuid_of
-from evalfleet.server.schema import runs
 from evalfleet.treeconfig import JudgeConfig, Price
 from tests.server.conftest import OTHER_TOKEN, Api, ScriptedDriver, assert_problem, serving
 from tests.server.drivers.service import Service
+from tests.server.test_evaluations import attempt, batch, created, post
 
 ANSWER = {
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "Score: 0.9"}, "finish_reason": "stop"}],
@@ -37,13 +36,19 @@ async def test_the_judge_answers_and_its_use_is_noted_apart_from_the_agents_s15(
                     "currency": "USD",
                 }
             assert [asked.document["model"] for asked in service.asked] == ["other", "other"]
-            assert await api.get(f"/v2/runs/{run['id']}/usage") | {"updated_at": ""} == before | {"updated_at": ""}
-            row = await api.stack.services.store.read(
-                lambda connection: connection.execute(
-                    select(runs.c.judge_calls, runs.c.judge_tokens, runs.c.judge_amount)
-                ).one()
-            )
-            assert tuple(row) == (2, 2020, "0.000312")
+            after = await api.get(f"/v2/runs/{run['id']}/usage")
+            spent = {"calls": 2, "tokens": 2020, "amount": "0.000312", "currency": "USD"}
+            assert after.pop("judge") == spent
+            assert after | {"updated_at": ""} == before | {"updated_at": ""}
+            made = await created(api, "ab")
+            other = await api.play("not judged", chat_id=run["chat_id"])
+            for key, evidence in (("a", run), ("b", other)):
+                answer = await batch(api, made, attempt(key, 0, evidence))
+                assert answer.json()["evaluation"]["metrics"]["judge"] == spent, "a chat is counted once (S30)"
+            await api.http.post(path, json={"prompt": "again"})
+            metrics = (await post(api, made, "complete")).json()["metrics"]
+            assert metrics["judge"] == {"calls": 3, "tokens": 3030, "amount": "0.000468", "currency": "USD"}
+            assert (metrics["tokens"], metrics["amount"], metrics["currency"]) == (30, "0.002", "USD")
 
 
 async def test_without_a_judge_the_operator_is_told_which_setting(api: Api) -> None:

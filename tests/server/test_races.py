@@ -115,19 +115,38 @@ async def test_thirty_two_clients_record_the_same_attempts_once(api: Api) -> Non
 
 
 async def test_different_runs_for_the_same_attempts_one_of_each_is_recorded(api: Api) -> None:
-    runs = await asyncio.gather(*(api.play(str(number)) for number in range(CLIENTS)))
+    runs = await asyncio.gather(*(api.play(str(number)) for number in range(2 * CLIENTS)))
     made = await api.http.post("/v2/evaluations", json=evaluation_body(api.harness_id, 2, 1), headers=api.key())
     path = f"/v2/evaluations/{made.json()['id']}"
 
-    async def client(run: dict[str, Any]) -> httpx.Response:
-        both = {"attempts": [attempt(case, 0, run["id"]) for case in range(2)]}
+    async def client(number: int) -> httpx.Response:
+        both = {"attempts": [attempt(case, 0, runs[2 * number + case]["id"]) for case in range(2)]}
         return await api.http.post(f"{path}/attempts:batch", json=both)
 
-    answers = await asyncio.gather(*(client(run) for run in runs))
+    answers = await asyncio.gather(*(client(number) for number in range(CLIENTS)))
     assert [answer.status_code for answer in answers].count(200) == 1
     for answer in answers:
         if answer.status_code != 200:
             assert_problem(answer, 409, "attempt_conflict", "/attempts/0/run_id", "/attempts/1/run_id")
+    assert_counted(await api.get(path), await recount(api, made.json()["id"], 1))
+
+
+async def test_one_run_for_different_attempts_at_once_is_evidence_for_one_of_them(api: Api) -> None:
+    run = await api.play()
+    body = evaluation_body(api.harness_id, CLIENTS, 1)
+    made = await api.http.post("/v2/evaluations", json=body, headers=api.key())
+    path = f"/v2/evaluations/{made.json()['id']}"
+
+    async def client(case: int) -> httpx.Response:
+        return await api.http.post(f"{path}/attempts:batch", json={"attempts": [attempt(case, 0, run["id"])]})
+
+    answers = await asyncio.gather(*(client(case) for case in range(CLIENTS)))
+    assert [answer.status_code for answer in answers].count(200) == 1
+    for answer in answers:
+        if answer.status_code != 200:
+            assert_problem(answer, 422, "validation_failed", "/attempts/0/run_id")
+    cases = (await api.get(path))["cases"]
+    assert [case["recorded_attempts"] for case in cases].count([0]) == 1
     assert_counted(await api.get(path), await recount(api, made.json()["id"], 1))
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, Engine, insert, inspect, select, text
+from sqlalchemy import Connection, Engine, MetaData, insert, inspect, select, text
 
 from evalfleet.errors import SettingError, StorageError, UnfitHost
 from evalfleet.server.migrate import prepare, upgrade
@@ -193,7 +193,7 @@ def test_a_fresh_database_and_a_migrated_one_have_the_same_shape(tmp_path: Path)
         store.engine.dispose()
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004", "0005"])
 def test_an_earlier_database_is_brought_up_to_date_with_what_is_in_it(tmp_path: Path, revision: str) -> None:
     old, fresh = (Store(f"sqlite:///{tmp_path / name}") for name in ("old", "fresh"))
     upgrade(old.engine, None, revision)
@@ -207,6 +207,32 @@ def test_an_earlier_database_is_brought_up_to_date_with_what_is_in_it(tmp_path: 
         assert connection.execute(select(harnesses.c.name)).scalar() == "kept"
     for store in (old, fresh):
         store.engine.dispose()
+
+
+def test_what_was_spent_before_amounts_had_currencies_is_kept(tmp_path: Path) -> None:
+    """Revision 0006, there and back."""
+    store = Store(f"sqlite:///{tmp_path / 'old'}")
+    upgrade(store.engine, None, "0005")
+    old = MetaData()
+    old.reflect(store.engine)
+
+    def row(table: str, **values: object) -> None:
+        columns = old.tables[table].columns
+        blank = {c.name: 0 if "INT" in str(c.type) else "" for c in columns if not c.nullable}
+        with store.engine.begin() as connection:
+            connection.execute(insert(old.tables[table]), blank | values)
+
+    row("runs", id="judged", judge_amount="0.25")
+    row("runs", id="not judged")
+    row("evaluations", id="paid", amount="1.5", currency="EUR")
+    row("evaluations", id="free", amount="0", currency="USD")
+    prepare(store.engine)
+    with store.engine.connect() as connection:
+        judged = {row[0]: row[1] for row in connection.execute(text("SELECT id, judge_amounts FROM runs"))}
+        paid = {row[0]: row[1] for row in connection.execute(text("SELECT id, amounts || judge FROM evaluations"))}
+    assert judged == {"judged": '{"USD": "0.25"}', "not judged": None}
+    assert paid == {"paid": '{"EUR": "1.5"}{}', "free": "{}{}"}
+    store.engine.dispose()
 
 
 def test_a_prepared_database_is_left_as_it_is(tmp_path: Path) -> None:

@@ -52,10 +52,12 @@ class Recorder:
         self.sent: list[list[dict[str, Any]]] = []
         self.before: Callable[[], None] = lambda: None
         self.after: Callable[[], None] = lambda: None
+        self.look: Callable[[Sequence[Mapping[str, Any]]], None] = lambda attempts: None
 
     def record_attempts(self, evaluation: str, attempts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         self.before()
         self.sent.append([dict(a) for a in attempts])
+        self.look(attempts)
         answer: Mapping[str, Any] = self._do(self.client.record_attempts(evaluation, self.sent[-1]))
         self.after()
         return answer
@@ -404,7 +406,72 @@ async def test_an_evaluation_that_was_cancelled_while_nothing_waited_ends_the_su
     assert (stage.meta.state, stage.meta.code) == ("stopped", "evaluation_cancelled")
 
 
-@pytest.mark.parametrize(("status", "ends"), [(400, True), (413, True), (422, True), (429, False), (503, False)])
+def given_up(stage: Stage) -> dict[str, tuple[str, str]]:
+    found = stage.ledger.given_up(stage.plan.id)
+    return {name: (entry["code"], entry["reason"]) for name, entry in found.items()}
+
+
+async def test_what_the_server_refuses_is_set_aside_and_the_rest_is_recorded(stage: Stage) -> None:
+    """Our own server names the attempt: here one with the run of another. A resume asks once more, not without end."""
+    await stage.put(0)
+    attempt, line = await stage.judge(1)
+    line["run_id"] = (await stage.judge(0))[1]["run_id"]
+    stage.ledger.put_record(stage.plan.id, attempt, jsontext.dumps(line), "passed")
+    await stage.put(2)
+    for _command in range(2):
+        stage.recorder.sent.clear()
+        await stage.aggregate()
+        assert await stage.recorded() == [0, 2]
+        assert stage.meta.state == "running"  # its dispatcher ends it as incomplete: nothing more comes of it
+        assert stage.ledger.records(stage.plan.id) == {}
+        assert set(stage.ledger.done(stage.plan.id)) == {"0:0:0", "0:0:2"}
+        [(code, reason)] = given_up(stage).values()
+        assert code == "record_refused"
+        assert reason.startswith("the server refuses to record it: run_id is the evidence for attempt 0 of ecase_")
+        assert len(stage.recorder.sent) == 2 - _command, "named, so the rest goes with the next request"
+        done = {Attempt(0, 0, trial): "passed" for trial in range(3)}  # by the evidence, as a resume reads it
+        stage.ledger.end(stage.plan.id, "incomplete")
+        stage.ledger.add(stage.plan, done, replay=True)
+
+
+@pytest.mark.parametrize("bad", [{0}, {1}, {2}, {0, 2}, {0, 1, 2}], ids=str)
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_a_refusal_that_names_no_attempt_is_found_by_halves(stage: Stage, status: int, bad: set[int]) -> None:
+    """Some server's answer has no pointer: whatever holds the attempt that it does not take is refused."""
+
+    def refuse(attempts: Sequence[Mapping[str, Any]]) -> None:
+        if any(attempt["attempt_index"] in bad for attempt in attempts):
+            raise ProblemAnswer(status, "some_code", "a score of that size is not to be had")
+
+    for trial in range(3):
+        await stage.put(trial)
+    stage.recorder.look = refuse
+    await stage.aggregate()
+    assert (await stage.recorded() or []) == sorted({0, 1, 2} - bad)
+    reason = "the server refuses to record it: a score of that size is not to be had"
+    assert given_up(stage) == {f"0:0:{trial}": ("record_refused", reason) for trial in bad}
+    assert stage.ledger.records(stage.plan.id) == {}
+
+
+async def test_a_server_that_takes_nothing_is_not_asked_about_every_attempt(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong is not one attempt then: the submission stops with the reason, and all of it waits."""
+    monkeypatch.setattr(worker.aggregate, "ALIKE", 3)
+
+    def refuse(attempts: Sequence[Mapping[str, Any]]) -> None:
+        raise ProblemAnswer(422, "some_code", "not today")
+
+    for trial in range(3):
+        await stage.put(trial)
+    stage.recorder.look = refuse
+    await stage.aggregate()
+    assert (stage.meta.state, stage.meta.code) == ("stopped", "some_code")
+    assert "attempts were refused: 422 some_code: not today" in stage.meta.reason
+    assert len(stage.ledger.records(stage.plan.id)) == 3
+
+
+@pytest.mark.parametrize(("status", "ends"), [(403, True), (404, True), (429, False), (503, False)])
 async def test_a_batch_that_is_refused_for_good_ends_the_submission_with_the_reason(
     stage: Stage, status: int, ends: bool
 ) -> None:

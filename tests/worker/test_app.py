@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,18 @@ def test_each_role_needs_what_it_uses(
     else:
         with pytest.raises(refused):
             check_environment(settings, queues)
+
+
+def test_the_state_folder_is_made_at_the_start_or_refused_there(tmp_path: Path) -> None:
+    """Where it was not there every grading was lost, as "a fault of ours"."""
+    with_state = Settings(broker_url="redis://127.0.0.1/0", base_url="http://127.0.0.1:1", token="t")
+    missing = tmp_path / "not" / "there"
+    check_environment(replace(with_state, state=missing), ("grade",))
+    assert missing.is_dir()
+    assert missing.stat().st_mode & 0o077 == 0
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match=r"EVALFLEET_STATE: .*/file/below: Not a directory"):
+        check_environment(replace(with_state, state=tmp_path / "file" / "below"), ("grade",))
 
 
 def test_queues_are_read_once_each_and_in_order() -> None:

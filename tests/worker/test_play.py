@@ -31,7 +31,7 @@ from evalfleet.plan import (
 from evalfleet.server.driving import Ended, Failure, Sink, Turn
 from tests.server.conftest import COMMIT, TOKEN, Api, ScriptedDriver, serving
 from worker.play import Player
-from worker.played import Draining, GaveUp, Played, StopSubmission, TurnedAway
+from worker.played import Draining, GaveUp, Played, StopSubmission, Try, TurnedAway
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -75,6 +75,7 @@ class Stage:
         self.api, self.client = api, client
         self.played: list[Played] = []
         self.first_new: int | None = None
+        self.tries: list[Try] = []
 
     async def play(self, plan: Plan, trial: int = 0, **options: Any) -> GaveUp | None:
         async def hand_over(played: Played) -> None:
@@ -89,6 +90,7 @@ class Stage:
         player = Player(
             self.client, plan, Conversation(0, trial), hand_over=hand_over, first_new_try=first_new_try, **options
         )
+        self.tries = player.tries
         return await player.play()
 
     @property
@@ -230,13 +232,46 @@ async def test_s17_another_retryable_code_is_tried_again_and_then_recorded_as_th
     assert outcomes(stage.played) == [(0, Meaning.RESULT)]
 
 
-@pytest.mark.parametrize("code", ["out_of_funds", "usage_window_exceeded", "agent_unauthorized"])
+@pytest.mark.parametrize("code", ["out_of_funds", "usage_window_exceeded", "agent_unauthorized", "harness_changed"])
 async def test_s17_what_would_fail_every_time_stops_the_submission(stage: Stage, code: str) -> None:
     stage.api.driver.script = script(failed(code))
     with pytest.raises(StopSubmission) as stop:
         await stage.play(plan_of(TWO, stage.api.harness_id))
     assert stop.value.code == code
     assert len(stage.said) == 1
+
+
+async def test_s17_what_stopped_a_submission_does_not_stop_its_resume_again(stage: Stage) -> None:
+    """The old run is found again, and says what was true then: the next try asks anew."""
+    stage.api.driver.script = script(failed("out_of_funds"))
+    plan = plan_of(TWO, stage.api.harness_id)
+    with pytest.raises(StopSubmission):
+        await stage.play(plan)
+    stage.api.driver.script, stage.first_new = script(well), None
+    assert await stage.play(plan) is None
+    assert outcomes(stage.played) == [(0, Meaning.RESULT), (1, Meaning.RESULT)]
+    assert [t["reason"] is None for t in stage.played[-1].tries] == [False, True]
+
+
+async def test_s33_a_harness_that_changed_between_two_turns_stops_the_submission_and_a_restored_one_goes_on(
+    tmp_path: Path,
+) -> None:
+    async def edit(turn: Turn, sink: Sink) -> Ended:
+        (tmp_path / "agent.py").write_text("print('edited')\n")
+        return await well(turn, sink)
+
+    async with serving(tmp_path, ScriptedDriver(edit), watched=True) as api, Client(api.url, TOKEN) as client:
+        stage, plan = Stage(api, client), plan_of(TWO, api.harness_id)
+        for _ in ("played while it changed", "refused at the launch of the next try"):
+            with pytest.raises(StopSubmission) as stop:
+                await stage.play(plan)
+            assert stop.value.code == "harness_changed"
+            assert stop.value.reason.startswith("the harness changed while it was played: agent.py; restore it")
+        assert (len(stage.said), stage.played) == (1, [])
+        (tmp_path / "agent.py").write_text("print('hi')\n")
+        api.driver.script = script(well)
+        assert await stage.play(plan) is None
+        assert outcomes(stage.played) == [(0, Meaning.RESULT), (1, Meaning.RESULT)]
 
 
 async def test_s17_a_launch_that_is_refused_for_good_stops_the_submission(stage: Stage) -> None:
@@ -302,6 +337,8 @@ async def test_s33_a_run_at_another_commit_is_cancelled_and_says_so(stage: Stage
         await stage.play(plan_of(TWO, stage.api.harness_id, commit="f" * 40))
     page = await stage.api.get("/v2/runs")
     assert page["data"][0]["status"] in {"cancelling", "cancelled"}
+    assert stage.tries[-1].usage is not None, "what it has cost is read all the same (S15)"
+    assert not stage.tries[-1].is_over
 
 
 async def test_s38_a_worker_that_leaves_lets_its_run_go_on_and_it_is_found_again(stage: Stage) -> None:
@@ -345,6 +382,7 @@ async def test_s38_after_the_first_signal_a_conversation_starts_no_further_run(s
     with pytest.raises(Draining):
         await stage.play(plan_of(TWO, stage.api.harness_id), may_launch=lambda: not stage.said)
     assert stage.said == [("a", 0)]
+    assert stage.tries[-1].usage is not None, "what it has cost is read all the same (S15)"
 
 
 async def test_s8_trials_never_share_a_chat(stage: Stage) -> None:

@@ -9,6 +9,14 @@ local function has_outcome(key, attempt)
   local letters = redis.call('HGET', key, row)
   return letters and at <= #letters and string.sub(letters, at, at) ~= '.'
 end
+local function drop_outcome(key, attempt)
+  if has_outcome(key, attempt) then
+    local row, at = row_of(attempt)
+    local letters = redis.call('HGET', key, row)
+    redis.call('HSET', key, row, string.sub(letters, 1, at - 1) .. '.' .. string.sub(letters, at + 1))
+    redis.call('HINCRBY', key, '#', -1)
+  end
+end
 local function put_outcome(key, attempt, outcome)
   local row, at = row_of(attempt)
   local letters = redis.call('HGET', key, row) or ''

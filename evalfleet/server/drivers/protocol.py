@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -120,7 +121,7 @@ def from_document(document: Mapping[str, Any], where: str) -> AgentLine:
                     _count(document, "cache_read_tokens"),
                     _count(document, "cache_write_tokens"),
                     _amount(document),
-                    _text(document, "currency", required=False) or None,
+                    _currency(document),
                 )
             case "answer":
                 return AnswerLine(_text(document, "text", blank=True))
@@ -192,10 +193,24 @@ def _amount(document: Mapping[str, Any]) -> Decimal | None:
         amount = Decimal(str(value))
     except InvalidOperation:
         raise _wrong("amount", 'money as text ("0.0123")', value) from None
-    # Written out without its exponent, 1e-999999999 would be a gigabyte.
-    if not amount.is_finite() or amount < 0 or amount >= 10**12 or amount.adjusted() < -50:
+    # Written out without its exponent, 1e-999999999 would be a gigabyte; so is a text of as many digits.
+    if not amount.is_finite() or amount < 0 or amount >= 10**12 or _places(amount) > 100:
         raise _wrong("amount", 'money as text ("0.0123")', value)
     return amount
+
+
+def _places(amount: Decimal) -> int:
+    return -int(amount.as_tuple().exponent)
+
+
+def _currency(document: Mapping[str, Any]) -> str | None:
+    """As ISO 4217 writes it: "usd" and "USD" are one."""
+    value = document.get("currency")
+    if value is None:
+        return None
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Z]{3}", value.upper()):
+        raise _wrong("currency", 'three letters ("USD")', value)
+    return value.upper()
 
 
 def _broken(where: str, what: str, text: str) -> Broken:

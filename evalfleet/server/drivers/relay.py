@@ -15,7 +15,7 @@ from evalfleet.server.drivers.protocol import (
     ToolResultLine,
     UsageLine,
 )
-from evalfleet.server.driving import Failure, Sink
+from evalfleet.server.driving import Failure, OtherCurrency, Sink
 
 
 class Relay:
@@ -42,14 +42,7 @@ class Relay:
             case HookLine():
                 await self._sink.hook(line.hook, line.decision, line.source, line.duration_ms, line.error)
             case UsageLine():
-                await self._sink.usage(
-                    input_tokens=line.input_tokens,
-                    output_tokens=line.output_tokens,
-                    cache_read_tokens=line.cache_read_tokens,
-                    cache_write_tokens=line.cache_write_tokens,
-                    amount=line.amount,
-                    currency=line.currency,
-                )
+                await self._use(line)
             case AnswerLine():
                 await self._sink.answer(line.value)
             case ErrorLine():
@@ -59,3 +52,17 @@ class Relay:
                 self.failure = Failure(line.code, line.message)
             case _:
                 assert_never(line)
+
+    async def _use(self, line: UsageLine) -> None:
+        try:
+            await self._sink.usage(
+                input_tokens=line.input_tokens,
+                output_tokens=line.output_tokens,
+                cache_read_tokens=line.cache_read_tokens,
+                cache_write_tokens=line.cache_write_tokens,
+                amount=line.amount,
+                currency=line.currency,
+            )
+        except OtherCurrency as other:
+            self.broken = True
+            self.failure = Failure("agent_protocol", str(other))

@@ -187,7 +187,7 @@ def test_b12_every_character_comes_back_or_is_shown_as_its_escape() -> None:
     assert escaped == [*controls, *map(chr, range(0xD800, 0xE000)), "\ufffe", "\uffff"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(st.characters(codec=None)))
 def test_any_text_between_tags_and_quotes_is_read_back(text: str) -> None:
     root = ElementTree.fromstring(f'<a b="{xmltext.attribute(text)}">{xmltext.text(text)}</a>'.encode())
