@@ -6,12 +6,13 @@ Each calls what its command calls. It runs on a thread of its own, and only read
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from evalfleet.errors import EvalfleetError, UsageError
 from evalfleet.settings import Settings
 from evalfleet.surroundings import user_environment
+from scheduler.cli.output import words_of
 from scheduler.evaluate import Result, evaluate, state_folder
 from scheduler.manage import listed, recorded_already, render_fleet, render_status, render_submissions
 from scheduler.mcp.workspace import Answer, Call, Workspace, draft_of
@@ -30,9 +31,10 @@ def harness_eval(workspace: Workspace, asked: Mapping[str, Any], call: Call) -> 
     """Play, judge, record. EvalfleetError for what ends before anything is judged."""
     prepared = _prepared(workspace, asked, _budget(workspace, asked), _text(asked, "max_time"))
     call.warnings += [warning.removeprefix("warning: ") for warning in prepared.warnings]
-    words = _words(asked)
+    cases = list(asked.get("cases") or ())
+    words = words_of(cases, None, trials=asked.get("trials"), timeout=_seconds(asked))
     options = workspace.options(fresh=asked.get("fresh", False), max_failures=asked.get("max_failures"))
-    shown = _Shown(workspace, "a draft" if "scenarios" in asked else " ".join(words) or "every case", call)
+    shown = _Shown(workspace, " ".join(["a draft"] * ("scenarios" in asked) + cases) or "every case", call)
     try:
         result = evaluate(prepared, options, shown, words=words, interrupts=call.interrupts)
     finally:
@@ -180,7 +182,3 @@ def _seconds(asked: Mapping[str, Any]) -> float | None:
 
 def _text(asked: Mapping[str, Any], name: str) -> str | None:
     return None if asked.get(name) is None else str(asked[name])
-
-
-def _words(asked: Mapping[str, Any]) -> Sequence[str]:
-    return list(asked.get("cases") or ())
