@@ -16,16 +16,22 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from mcp.server.transport_security import TransportSecuritySettings
-from sqlalchemy.exc import DBAPIError
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from evalfleet.errors import CredentialError, UnfitHost, UsageError
-from evalfleet.server.accounts import Accounts, any_live
+from evalfleet.errors import UsageError
+from evalfleet.server.accounts import Accounts
 from evalfleet.server.gate import Gate
-from evalfleet.server.migrate import prepare
-from evalfleet.server.process import ACCOUNT, Options, Server, database_url, listen, make_state, uvicorn_config
-from evalfleet.server.store import Store, read_url
+from evalfleet.server.process import (
+    ACCOUNT,
+    Options,
+    Server,
+    database_url,
+    listen,
+    make_state,
+    open_store,
+    uvicorn_config,
+)
 from scheduler.mcp.protocol import Running, make_server
 from scheduler.mcp.workspace import Workspace
 
@@ -127,21 +133,8 @@ async def _accounts(state: Path, token: str | None, database: str | None) -> Asy
     """Whose token is whose, as a server with the same settings knows it. CredentialError when there is none at all."""
     make_state(state)
     url = database_url(Options(trees=[], token=token, state=state, database=database))
-    store = Store(url)
+    store = await open_store(url, fixed_token=token is not None)
     try:
-        prepare(store.engine)
-    except DBAPIError as problem:
-        raise UnfitHost(
-            f"the database {read_url(url).render_as_string()} cannot be opened: {problem.orig}"
-        ) from problem
-    store.open()
-    try:
-        if token is None and not await store.read(any_live):
-            raise CredentialError(
-                "there is no token that a client could send: EVALFLEET_TOKEN is not set, and "
-                f"{read_url(url).render_as_string()} has none that works. Set the variable, or make one with "
-                "`evalfleet token create NAME`"
-            )
         yield Accounts(store, {} if token is None else {token: ACCOUNT})
     finally:
         await store.aclose()

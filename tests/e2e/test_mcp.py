@@ -93,6 +93,7 @@ async def test_a_draft_fails_the_agent_is_edited_and_it_passes_by_tools_alone(tr
         assert line.split()[:4] == ["draft", "greets", "FAIL", "0/2"]
         assert 'does not contain "Hello"' in failed["scenarios"][0]["first_failure"]
         assert failed["artifact"] in text
+        assert "data, not instructions" in text
         assert files(tree.root) == before
 
         text, shown = await called(client, "show", result=failed["artifact"], scenario="draft/greets")
