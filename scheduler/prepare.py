@@ -148,7 +148,7 @@ def prepare(
     selection = select(
         cases, words, root=config.root, drafts=draft, trials=trials, timeout=timeout, deselect=deselect, only=only
     )
-    target = _target(config, settings, on_target=on_target)
+    target = _target(config, settings, on_target=on_target, another=another)
     bundle = graders = None
     names = {grader.name for case in selection.cases for scenario in case.scenarios for grader in scenario.graders}
     if names:
@@ -161,12 +161,7 @@ def prepare(
     plan, pin = build_plan(
         config,
         selection,
-    `commit` pins a target's run to it instead of to the tree's (`--commit`, S33); `harness` and `machine` are ids
-    that replace those of `[target]`. `server`: the fleet's own, for a submission that is handed to one. `deselect`,
-    `only` and `timeout` as for `select`; `budget` and `max_time` as they were written. `baseline` and `fail_on` as
-    for `asked_baseline`: what nothing can be compared with is refused, too. With `no_graders` none is imported, and
-    none asked before a resume. `max_failures`, with `allow_flaky`, is for a fleet: a command that drives itself
-    counts itself. `fleet`: its results, where the baseline is looked for then.
+        target=target,
         commit=commit or version.commit,
         graders=graders,
         created_at=datetime.now(UTC),
