@@ -21,6 +21,7 @@ from evalfleet.bulk import made_whole, packed
 from evalfleet.checks.outcome import LEFT_OUT, judge, leave_out
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
+from evalfleet.contract.outbound import way_to
 from evalfleet.contract.tasks import RUN_QUEUE, kind_of
 from evalfleet.errors import (
     CredentialError,
@@ -55,7 +56,7 @@ from worker.grading import Grading
 from worker.health import Health
 from worker.heartbeat import ANSWER_S, Heartbeat
 from worker.loop import Leave, LoopThread
-from worker.play import Player
+from worker.play import TOLD_TO_WAIT, Player
 from worker.played import Draining, GaveUp, Played, StopSubmission, Try, TurnedAway, fault_of_ours
 from worker.target import TargetEar, Teller
 
@@ -289,6 +290,8 @@ class Crew:
         if self.stopping.is_set():
             return False
         log.warning("conversation %s of %s goes back: %s", conversation, plan.id, away)
+        if away.gave_up.code == TOLD_TO_WAIT:
+            return False  # it asked for nothing; a target that says "later" for too long is the stall limit's
         try:
             return self.ledger.turned_away(plan.id, conversation) >= plan.limits.tries
         except EvalfleetError as trouble:
@@ -403,7 +406,7 @@ class Crew:
             plan = self.ledger.plan(submission)
             if plan is not None:
                 self.seal.check(submission, plan)
-                self._contact(plan)
+                way_to(self._contact(plan)[0])
         except CredentialError as lacking:  # it was sent to another queue than the one of its plan
             log.error("this worker, %s, cannot work on %s: %s", self.heart.name, submission, lacking)  # noqa: TRY400
             return None
