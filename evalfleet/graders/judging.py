@@ -3,8 +3,8 @@
 The graders of a scenario run one after the other in the grader pool. The judge's trouble is not the agent's (S26): a
 judge that cannot be reached leaves the attempt missing after two more gradings, its trial in the artifact; a judge that
 is not configured, or refuses the key, is the operator's and stops the grading. Neither keeps back an attempt that an
-assertion has decided: that one is failed without a judge (S23). One that is there
-and answers nothing within a grader's 30 s is an error of that grader.
+assertion has decided: that one is failed without a judge (S23). A judge that is there and answers nothing within a
+grader's 30 s is an error of that grader.
 """
 
 from __future__ import annotations
