@@ -193,7 +193,11 @@ class PlannedBaseline:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGraders:
-    """`digest` names the bundle; `env` holds names, never values; `judge`: `t.llm` has somebody to ask (S28)."""
+    """`digest` names the bundle; `env` holds names, never values; `judge`: `t.llm` has somebody to ask (S28).
+
+    `version`: a digest of the graders alone, without the rest of the tree in the bundle, which is what a suite's
+    version pins (S10); `judge_address`: where `t.llm` ends up, for sentences; `asking`: the graders that may call it
+    (S26), None where that is not known."""
 
     digest: str
     python: str | None
@@ -201,6 +205,9 @@ class PlannedGraders:
     network: bool
     memory_mb: int
     judge: bool
+    version: str = ""
+    judge_address: str = ""
+    asking: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +257,11 @@ class Plan:
         wanted = [p.wants(conversation.trial) for p in planned]
         last = max((index for index, wants in enumerate(wanted) if wants), default=-1)
         return [Step(index, wanted[index]) for index in range(last + 1)]
+
+    def may_ask(self, scenario: Scenario) -> bool:
+        """Whether a grader of the scenario may call `t.llm` (S26)."""
+        asking = None if self.graders is None else self.graders.asking
+        return any(asking is None or grader.name in asking for grader in scenario.graders)
 
     @property
     def is_whole(self) -> bool:
@@ -372,6 +384,9 @@ class Plan:
                 "network": self.graders.network,
                 "memory_mb": self.graders.memory_mb,
                 "judge": self.graders.judge,
+                "version": self.graders.version,
+                "judge_address": self.graders.judge_address,
+                "asking": None if self.graders.asking is None else list(self.graders.asking),
             },
             "timeout": self.timeout,
             "quarantine": [entry.to_json() for entry in self.quarantine],
@@ -475,6 +490,9 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
             network=graders["network"],
             memory_mb=graders["memory_mb"],
             judge=graders["judge"],
+            version=graders.get("version", graders["digest"]),
+            judge_address=graders.get("judge_address", ""),
+            asking=None if graders.get("asking") is None else tuple(graders["asking"]),
         ),
         timeout=document.get("timeout"),
         quarantine=tuple(map(Quarantine.from_json, document.get("quarantine") or ())),

@@ -232,7 +232,7 @@ def _contents(plan: Plan, today: Today | None) -> list[tuple[str, Scenario, Mapp
                 "turns before it": [list(earlier.scenario.user) for earlier in case.scenarios[:number]],
                 "expectations": [expectation.document() for expectation in by.expect],
                 "timeout": by.timeout,
-                "graders": plan.graders.digest if by.graders and plan.graders is not None else None,
+                "graders": plan.graders.version if by.graders and plan.graders is not None else None,
             }
             found.append((case_key(case.name, planned.scenario.id), planned.scenario, content))
     return found

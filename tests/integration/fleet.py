@@ -73,7 +73,8 @@ CALLS = 4 * 3 + 2 * 2 + 2  # greeting: 4 conversations of 3 turns; parity: 2 of 
 
 GRADER = '''
 def few(t, case, run):
-    """Better the shorter."""
+    """Better the shorter. It reads the harness that it judges (S28), on whatever machine it runs."""
+    open("agent.py").close()
     return {"pass": True, "score": 1.0 / len(run["final_answer"].split()) + 0.6, "why": "counted"}
 '''
 

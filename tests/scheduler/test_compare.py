@@ -119,7 +119,7 @@ class TestPairs:
     def test_other_graders_change_what_they_grade_and_nothing_else(self, store: FolderResults) -> None:
         """S10: the bundle is part of a graded scenario's version."""
         rows = [scenario("a"), scenario("b", expect=GRADED)]
-        bundles = [PlannedGraders(f"sha256:{c}", None, (), False, 1024, False) for c in "ab"]
+        bundles = [PlannedGraders(f"sha256:{c}", None, (), False, 1024, False, version=c) for c in "ab"]
         before = artifact(store, OLD, rows, [], graders=bundles[0], done=False)
         now = artifact(store, NEW, rows, [], graders=bundles[1], done=False)
         compared = Baseline(before).against(now.plan, recorded(now))
