@@ -103,7 +103,7 @@ class Player:
     async def play(self) -> GaveUp | None:
         try:
             return await self._play()
-        except Draining:
+        except (Draining, StopSubmission):
             await self._read_what_was_spent()
             raise
         except asyncio.CancelledError:
@@ -189,8 +189,6 @@ class Player:
         scenario = self.case.scenarios[step.scenario].scenario
         meaning = meaning_of(turns, timeout=scenario.timeout, infra_codes=self.plan.infra_codes, not_played=not_played)
         if meaning.meaning is Meaning.NO_RESULT:
-            raise _NoResult(meaning.reason, meaning.code)
-        if meaning.retryable_agent and not self._is_last(this.number):
             raise _NoResult(meaning.reason, meaning.code)
         attempt = Attempt(self.conversation.case, step.scenario, self.conversation.trial)
         if attempt not in self.open and step.scored:

@@ -6,10 +6,10 @@ says with `Ended` how it went. The drivers that ship live in `evalfleet.server.d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,14 @@ class Ended:
     busy: Busy | None = None
 
 
+class Call(NamedTuple):
+    """A tool call as the agent makes it. Its id is the agent's own, and may come again."""
+
+    id: str
+    name: str
+    args: Any
+
+
 class OtherCurrency(ValueError):
     """Usage in another currency than the chat's: one chat has one, since amounts of two are never added."""
 
@@ -80,8 +88,8 @@ class OtherCurrency(ValueError):
 class Sink(Protocol):
     """How a driver reports. Each call is awaited and returns when the report is in order (back-pressure)."""
 
-    async def tool_call(self, call_id: str, name: str, args: Any) -> None:
-        """The agent calls a tool: an assistant message with a `tool_call` part."""
+    async def tool_calls(self, calls: Sequence[Call]) -> None:
+        """The agent calls tools, all at once: one assistant message with a `tool_call` part for each."""
         ...
 
     async def tool_result(self, call_id: str, output: Any) -> None:

@@ -7,7 +7,7 @@ only when too much is waiting (back-pressure on an agent that floods).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from evalfleet.money import exact_sum
 from evalfleet.server import pulse
 from evalfleet.server.documents import counted, money_text, now, text_of
-from evalfleet.server.driving import OtherCurrency
+from evalfleet.server.driving import Call, OtherCurrency
 from evalfleet.server.journal import Appended, Entry, Event, Message, Output, append
 from evalfleet.server.spending import DEFAULT
 from evalfleet.server.store import Store
@@ -51,14 +51,14 @@ class RunSink:
 
     # -- the driver's side
 
-    async def tool_call(self, call_id: str, name: str, args: Any) -> None:
-        self._tool_calls += 1
-        call = {"type": "tool_call", "tool_call": {"id": call_id, "name": name, "args": args}}
-        await self._add(Message("assistant", _json_part(call), now()))
+    async def tool_calls(self, calls: Sequence[Call]) -> None:
+        self._tool_calls += len(calls)
+        said = [{"type": "tool_call", "tool_call": {"id": c.id, "name": c.name, "args": c.args}} for c in calls]
+        await self._add(Message("assistant", _json_parts(*said), now()))
 
     async def tool_result(self, call_id: str, output: Any) -> None:
         result = {"type": "tool_result", "tool_result": {"tool_call_id": call_id, "output": output, "metadata": {}}}
-        await self._add(Message("tool", _json_part(result), now()))
+        await self._add(Message("tool", _json_parts(result), now()))
 
     async def hook(
         self,
@@ -164,5 +164,5 @@ def _body(entry: Message | Output) -> str:
     return entry.content if isinstance(entry, Message) else entry.value
 
 
-def _json_part(value: Any) -> str:
-    return text_of([{"type": "json", "value": value}])
+def _json_parts(*values: Any) -> str:
+    return text_of([{"type": "json", "value": value} for value in values])

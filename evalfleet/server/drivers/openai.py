@@ -84,8 +84,8 @@ class OpenAIDriver:
 
     async def _report(self, answer: ChatAnswer, sink: Sink) -> None:
         """What came in, also where the rest did not: it was said and has to be paid."""
-        for call_id, name, args in answer.calls:
-            await sink.tool_call(call_id, name, args)
+        if answer.calls:  # of one response, so made at once (S20)
+            await sink.tool_calls(answer.calls)
         if answer.usage is not None:
             price = self._harness.price
             await sink.usage(

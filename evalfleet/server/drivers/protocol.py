@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from evalfleet.server.driving import Call
+
 DEPTH_LIMIT = 200  # what every JSON library on the way (journal, queue, artifact) can still write
 _TOO_DEEP = f"nested deeper than {DEPTH_LIMIT} levels"
 _SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallLine:
-    id: str
-    name: str
-    args: Any
+class ToolCallsLine:
+    """Calls that were made at once: one for a `tool_call`, one or more for a `tool_calls`."""
+
+    calls: tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,9 @@ class Broken:
     message: str
 
 
-AgentLine = ToolCallLine | ToolResultLine | HookLine | UsageLine | AnswerLine | ErrorLine | Broken
+AgentLine = ToolCallsLine | ToolResultLine | HookLine | UsageLine | AnswerLine | ErrorLine | Broken
 
-KINDS = ("tool_call", "tool_result", "hook", "usage", "answer", "error")
+KINDS = ("tool_call", "tool_calls", "tool_result", "hook", "usage", "answer", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,9 @@ def from_document(document: Mapping[str, Any], where: str) -> AgentLine:
     try:
         match kind:
             case "tool_call":
-                return ToolCallLine(_id(document), _text(document, "name"), document.get("args", {}))
+                return ToolCallsLine((_call(document),))
+            case "tool_calls":
+                return ToolCallsLine(_calls(document))
             case "tool_result":
                 return ToolResultLine(_id(document), document.get("output"))
             case "hook":
@@ -163,6 +167,17 @@ def _id(document: Mapping[str, Any]) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return _text(document, "id")
+
+
+def _call(document: Mapping[str, Any]) -> Call:
+    return Call(_id(document), _text(document, "name"), document.get("args", {}))
+
+
+def _calls(document: Mapping[str, Any]) -> tuple[Call, ...]:
+    value = document.get("calls")
+    if not isinstance(value, list) or not value or not all(isinstance(call, dict) for call in value):
+        raise _wrong("calls", "a list of calls, each with `id`, `name` and `args`", value)
+    return tuple(map(_call, value))
 
 
 def _count(document: Mapping[str, Any], key: str) -> int:

@@ -11,7 +11,7 @@ from evalfleet.server.drivers.protocol import (
     Broken,
     ErrorLine,
     HookLine,
-    ToolCallLine,
+    ToolCallsLine,
     ToolResultLine,
     UsageLine,
 )
@@ -37,8 +37,8 @@ class Relay:
 
     async def _report(self, line: AgentLine) -> None:
         match line:
-            case ToolCallLine():
-                await self._sink.tool_call(line.id, line.name, line.args)
+            case ToolCallsLine():
+                await self._sink.tool_calls(line.calls)
             case ToolResultLine():
                 await self._sink.tool_result(line.id, line.output)
             case HookLine():
