@@ -20,9 +20,9 @@ from typing import Final
 from evalfleet.server.documents import time_text
 from evalfleet.server.driving import Failure
 
-BEAT: Final = 0.5
-GAP: Final = 1.0
-"""Seconds by which a beat is late before it counts: less than that happens on a busy machine."""
+BEAT = 0.5
+GAP = 2.0
+"""Seconds by which a beat is late before it counts: less than that happens on a machine with too much to do."""
 SHARE: Final = 0.1
 """A run that lost this share of its time, or LOST_MOST, ends as lost: its time is not known well enough."""
 LOST_MOST: Final = 10.0

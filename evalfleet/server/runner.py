@@ -27,13 +27,16 @@ from evalfleet.server.journal import TERMINAL, Appended, Entry
 from evalfleet.server.lifecycle import Begun, Behind
 from evalfleet.server.limits import EndpointLimit
 from evalfleet.server.looks import Looks
-from evalfleet.server.pulse import GAP, Pulse
+from evalfleet.server.pulse import Pulse
 from evalfleet.server.runs import Created
 from evalfleet.server.sink import RunSink
 from evalfleet.server.store import Store
 from evalfleet.server.streams import Streams
 
 _log = logging.getLogger(__name__)
+
+LATE_START: Final = 1.0
+"""Seconds from the start that a run's row holds to that of its agent, from which on the row is corrected at the end."""
 
 STOP_SECONDS: Final = 2.5
 """How long agents have to leave when the server stops; then they are killed."""
@@ -303,7 +306,7 @@ class Runner:
             entries, changes = await sink.drain(measured.ended_at)
         except StorageError as problem:
             failure = measured.lost or Failure("internal_error", problem.message, retryable=True)
-        if (watch.started_at - datetime.fromisoformat(begun.at)).total_seconds() > GAP:
+        if (watch.started_at - datetime.fromisoformat(begun.at)).total_seconds() > LATE_START:
             changes = {**changes, "started_at": time_text(watch.started_at)}  # the store took its time over the start
         await self._finish(
             created.run_id,

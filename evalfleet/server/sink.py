@@ -14,10 +14,10 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from evalfleet.money import exact_sum
+from evalfleet.server import pulse
 from evalfleet.server.documents import counted, money_text, now, text_of
 from evalfleet.server.driving import Call, OtherCurrency
 from evalfleet.server.journal import Appended, Entry, Event, Message, Output, append
-from evalfleet.server.pulse import GAP, elapsed
 from evalfleet.server.spending import DEFAULT
 from evalfleet.server.store import Store
 from evalfleet.server.streams import Streams
@@ -131,10 +131,10 @@ class RunSink:
         elif self._writing.done():
             self._writing.result()  # the journal cannot be written: the driver hears it here
         if len(self._entries) > WAITING_ENTRIES or self._bytes > WAITING_BYTES:
-            began = elapsed()
+            began = pulse.elapsed()
             await asyncio.shield(self._writing)
-            waited = elapsed() - began
-            self.waited += waited if waited >= GAP else 0.0
+            waited = pulse.elapsed() - began
+            self.waited += waited if waited >= pulse.GAP else 0.0
 
     async def _write(self) -> None:
         while self._entries:

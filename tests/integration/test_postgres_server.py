@@ -25,9 +25,9 @@ from tests.server import (
 )
 from tests.server.conftest import api, driver
 from tests.server.test_accounts import evalfleet
-from tests.server.test_stamps import hurried, impatient
+from tests.server.test_stamps import hurried, impatient, noticing
 
-__all__ = ["api", "driver", "evalfleet", "hurried", "impatient"]
+__all__ = ["api", "driver", "evalfleet", "hurried", "impatient", "noticing"]
 
 pytestmark = pytest.mark.integration
 

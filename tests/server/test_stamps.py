@@ -16,16 +16,15 @@ from sqlalchemy import Connection, text
 
 from evalfleet.checks.outcome import Meaning, meaning_of
 from evalfleet.checks.trial import TurnRecord
-from evalfleet.server import engines, keeper, lifecycle
+from evalfleet.server import engines, keeper, lifecycle, pulse
 from evalfleet.server import sink as sink_module
-from evalfleet.server.driving import Ended, Sink, Turn
+from evalfleet.server.driving import Call, Ended, Sink, Turn
 from evalfleet.server.lifecycle import Begun, Behind
-from evalfleet.server.pulse import BEAT, GAP
 from evalfleet.server.store import Store
 from tests.server.conftest import TIMEOUT, Api, ScriptedDriver, serving
 
-HELD = GAP + 0.2
-"""Seconds: long enough to be noticed."""
+HELD = 1.2
+"""Seconds for which a lock is held: long enough to be noticed (`noticing`)."""
 
 
 class Lock:
@@ -48,6 +47,13 @@ class Lock:
 
     def free_in(self, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self.free)
+
+
+@pytest.fixture
+def noticing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that takes standing still more seriously."""
+    monkeypatch.setattr(pulse, "BEAT", 0.2)
+    monkeypatch.setattr(pulse, "GAP", HELD - 0.4)
 
 
 @pytest.fixture
@@ -183,7 +189,7 @@ async def test_n27_a_run_that_could_not_begin_is_lost_and_the_next_one_is_played
 
 
 async def test_n27_a_run_that_the_store_kept_waiting_is_lost(
-    api: Api, driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
+    noticing: None, api: Api, driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent that says much is held up by a store that takes nothing: that time is not the agent's."""
     monkeypatch.setattr(sink_module, "WAITING_ENTRIES", 2)
@@ -193,7 +199,7 @@ async def test_n27_a_run_that_the_store_kept_waiting_is_lost(
         lock.take()
         lock.free_in(HELD)
         for number in range(8):
-            await sink.tool_call(str(number), "t", {})
+            await sink.tool_calls([Call(str(number), "t", {})])
         return Ended()
 
     driver.script = says_much
@@ -205,7 +211,7 @@ async def test_n27_a_run_that_the_store_kept_waiting_is_lost(
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["", "cancelled meanwhile"])
 async def test_n27_a_run_during_which_the_server_stood_still_is_lost(
-    api: Api, driver: ScriptedDriver, *, cancelled: bool
+    noticing: None, api: Api, driver: ScriptedDriver, *, cancelled: bool
 ) -> None:
     """The loop is kept from running, as by SIGSTOP; tests/e2e/test_our_trouble.py stops the process itself."""
     started, ended = asyncio.Event(), asyncio.Event()
@@ -218,7 +224,7 @@ async def test_n27_a_run_during_which_the_server_stood_still_is_lost(
     driver.script = waits
     run = await api.create()
     await started.wait()
-    time.sleep(BEAT + HELD)  # noqa: ASYNC251 - nothing else may run
+    time.sleep(HELD)  # noqa: ASYNC251 - nothing else may run
     if cancelled:
         await api.http.post(f"/v2/runs/{run['id']}/cancel")
     else:
