@@ -1,6 +1,7 @@
 """What does `evalfleet init` write, so that somebody sees a first result within a minute?
 
-A settings file, an agent of thirty lines, a case, a grader and a CI job. The result validates and runs as it stands.
+A settings file, an agent of thirty lines, a case, a grader, a CI job and what git leaves out. The result validates and
+runs as it stands.
 A file that is there already is never touched.
 """
 
@@ -12,13 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from evalfleet.errors import UnfitHost
+from evalfleet.errors import ConfigError, UnfitHost
 from evalfleet.tree import CONFIG_FILE
+from evalfleet.treeconfig import TreeConfig, read_tree_config
+from scheduler.ci_job import REQUIREMENT, ci_job, keys_of, requirement
 
 CASE = "evals/cases/first.yaml"
 GRADER = "evals/graders/first.py"
 AGENT = "agent.py"
 CI_JOB = ".github/workflows/evals.yml"
+IGNORED = ".gitignore"
+
+_JUDGE_KEY: Final = "OPENAI_API_KEY"
 
 _CONFIG_TEXT: Final = """\
 # What is evaluated, and how it is run. Every key: docs/configuration.md of evalfleet.
@@ -35,7 +41,8 @@ name = "{name}"
 [harness.command]
 argv = ["python3", "agent.py"]
 
-# What graders may use beside the standard library: an interpreter with your packages, and a judge model for t.llm.
+# What graders may use beside the standard library: an interpreter with your packages (the CI job installs
+# requirements.txt into .venv, for the agent too), and a judge model for t.llm.
 # [graders]
 # python = ".venv/bin/python"
 # [judge]
@@ -110,29 +117,14 @@ else:
     say(type="answer", text=f"Hello, {name[1]}!" if name else "Hello!")
 '''
 
-_CI_TEXT: Final = """\
-# Plays the checks of this tree on every pull request.
-# Exit codes: 0 all passed, 1 not all, 2 configuration, 3 incomplete.
-name: evals
-on: [pull_request]
-permissions:
-  contents: read
-jobs:
-  evals:
-    runs-on: ubuntu-latest
-    timeout-minutes: 30
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
-        with:
-          python-version: "3.12"
-      - run: pip install evalfleet
-      - run: evalfleet eval
-      - uses: actions/upload-artifact@v4
-        if: always()
-        with:
-          name: eval-results
-          path: evals/results
+_GITIGNORE_TEXT: Final = """\
+# What evalfleet writes here: its state, and the results of evaluations.
+.evalfleet/
+evals/results/
+# Environments, what Python compiles, and files of variables (--env-file), which hold keys.
+.venv/
+__pycache__/
+.env
 """
 
 
@@ -143,10 +135,13 @@ class Initialised:
     folder: Path
     written: tuple[str, ...]
     left_alone: tuple[str, ...]
+    to_do: tuple[str, ...] = ()
+    """What only a person can add, in sentences."""
 
     def render(self) -> str:
         lines = [f"wrote {path}" for path in self.written]
         lines += [f"left {path} alone: it was there already" for path in self.left_alone]
+        lines += self.to_do
         first = "" if self.folder.resolve() == Path.cwd().resolve() else f"cd {self.folder} && "
         lines.append(f"next: {first}evalfleet eval" if self.written else "nothing to write: everything is there")
         return "\n".join(lines)
@@ -155,17 +150,20 @@ class Initialised:
 def init(folder: Path) -> Initialised:
     """Write a first tree into `folder` (made if need be). UnfitHost when it takes no file."""
     folder = folder.expanduser()
-    files = _files(folder)
+    found = requirement()
     written, left_alone = [], []
-    for path, text in files.items():
+    for path, text in _files(folder, found).items():
         if _write_new(folder / path, text):
             written.append(path)
         else:
             left_alone.append(path)
-    return Initialised(folder, tuple(written), tuple(left_alone))
+    to_do = [f"add to {IGNORED}: {' '.join(missing)}"] if (missing := _not_ignored(folder)) else []
+    if CI_JOB in written and found is None:
+        to_do.append(f"in CI: set {REQUIREMENT} to where CI gets this evalfleet from ({CI_JOB} says how)")
+    return Initialised(folder, tuple(written), tuple(left_alone), tuple(to_do))
 
 
-def _files(folder: Path) -> Mapping[str, str]:
+def _files(folder: Path, found: str | None) -> Mapping[str, str]:
     """Where settings or cases are there already, what belongs to the example is not written beside them: its agent
     would be nobody's, its case would be played against another agent."""
     name = "".join(
@@ -176,7 +174,28 @@ def _files(folder: Path) -> Mapping[str, str]:
         files[AGENT] = _AGENT_TEXT
     if os.path.lexists(folder / CASE) or not any((folder / "evals" / "cases").glob("*.y*ml")):
         files |= {CASE: _CASE_TEXT, GRADER: _GRADER_TEXT}
-    return {**files, CI_JOB: _CI_TEXT}
+    return {**files, IGNORED: _GITIGNORE_TEXT, CI_JOB: _ci_job(folder, found)}
+
+
+def _ci_job(folder: Path, found: str | None) -> str:
+    """With the keys that settings of one's own name; with the judge's of the example where there are none."""
+    if not os.path.lexists(folder / CONFIG_FILE):
+        return ci_job(TreeConfig(root=folder), [_JUDGE_KEY], found)
+    try:
+        config = read_tree_config(folder)
+    except ConfigError:  # `validate` says what is wrong with it; the job is right without its keys
+        return ci_job(TreeConfig(root=folder), [], found)
+    return ci_job(config, keys_of(config), found)
+
+
+def _not_ignored(folder: Path) -> list[str]:
+    """What evalfleet writes and a .gitignore of one's own does not name."""
+    try:
+        text = (folder / IGNORED).read_text(encoding="utf-8", errors="replace")
+    except OSError:  # a link to nowhere, or a folder
+        return []
+    named = {line.strip().strip("/") for line in text.split("\n")}
+    return [path for path in (".evalfleet/", "evals/results/") if path.strip("/") not in named]
 
 
 def _write_new(path: Path, text: str) -> bool:

@@ -126,7 +126,7 @@ def suite_version(
                 graded = graded or bool(scenario.graders)
             before = digest([before, list(scenario.user)])
     ordered = [part for _, part in sorted(parts, key=lambda part: part[0])]
-    return digest({"scenarios": ordered, "graders": graders.digest if graded and graders is not None else None})
+    return digest({"scenarios": ordered, "graders": graders.version if graded and graders is not None else None})
 
 
 def build_plan(

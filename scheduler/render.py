@@ -214,7 +214,7 @@ def evaluation_rates(evaluation: EvaluationSummary) -> str:
     if k > 1:
         parts += [f"pass@{k} {_rate(evaluation.pass_at_k, of)}", f"pass^{k} {_rate(evaluation.pass_hat_k, of)}"]
     if evaluation.judge_score is not None:
-        parts.append(f"score {evaluation.judge_score:.2f}")
+        parts.append(f"score {_score(evaluation.judge_score)}")
     missing = f", {evaluation.missing} missing" if evaluation.missing else ""
     parts.append(f"({_many(of, 'scenario')}, {_many(evaluation.recorded, 'attempt')}{missing})")
     return _GAP.join(parts)
@@ -240,9 +240,16 @@ def _grader(grader: GraderSummary) -> str:
     """How a grader decided, over all trials that it was asked about."""
     said = f"{clean(grader.name)}: passed {grader.passed} of {grader.answered}"
     if grader.score is not None:
-        said += f", score {grader.score:.2f}" + (f" (n={grader.scored})" if grader.scored != grader.answered else "")
+        said += f", score {_score(grader.score)}" + (
+            f" (n={grader.scored})" if grader.scored != grader.answered else ""
+        )
     unanswered = grader.calls - grader.answered
     return said + (f", {_many(unanswered, 'call')} without a decision" if unanswered else "")
+
+
+def _score(score: float) -> str:
+    """`0.86`; one that two decimals would make 0, or a line of digits, as `5e-324`."""
+    return f"{score:.2f}" if score == 0 or 0.005 <= abs(score) < 1e6 else f"{score:.3g}"
 
 
 def _spent(spend: Spend) -> str:

@@ -102,8 +102,9 @@ def meaning_of(
 
     `timeout` in seconds, `infra_codes` those of `[harness]` beside INFRA_CODES. `not_played`: the agent ended the
     conversation before (S8), so that having no turn is a result of the agent's. In this order: not terminal → no
-    result; played by other files than the commit's → no result (S33); spent ≥ timeout → timeout, whatever the status;
-    then the first turn that did not succeed decides.
+    result; played by other files than the commit's → no result (S33); a turn failed with an infrastructure code → no
+    result, however long it took (its times are then not the agent's: decision 031); spent ≥ timeout → timeout; then the
+    first turn that did not succeed decides.
     """
     if not turns:
         if not_played is not None:
@@ -115,6 +116,9 @@ def meaning_of(
     for turn in turns:
         if (failure := _failure_of(turn)).get("code") == HARNESS_CHANGED:
             return RunMeaning(Meaning.NO_RESULT, str(failure.get("message")), HARNESS_CHANGED)
+    for number, turn in enumerate(turns):
+        if turn.run.get("status") == "failed" and (code := _failure_code(turn)) in INFRA_CODES | set(infra_codes):
+            return RunMeaning(Meaning.NO_RESULT, _said(turns, number), code)
     spent = spent_seconds(turns)
     if spent >= timeout:
         in_turns = f" in {len(turns)} turns" if len(turns) > 1 else ""
@@ -127,12 +131,8 @@ def meaning_of(
                 said = "it asked a person and waited; nobody answers in an evaluation"
                 return RunMeaning(Meaning.WAITING, said, "waiting")
             return RunMeaning(Meaning.NO_RESULT, _said(turns, number), "cancelled")
-        if turn.run.get("status") == "failed":
-            code = _failure_code(turn)
-            if code in INFRA_CODES or code in infra_codes:
-                return RunMeaning(Meaning.NO_RESULT, _said(turns, number), code)
-            if not result.reason:
-                result = RunMeaning(Meaning.RESULT, _said(turns, number), code)
+        if turn.run.get("status") == "failed" and not result.reason:
+            result = RunMeaning(Meaning.RESULT, _said(turns, number), _failure_code(turn))
     return result
 
 

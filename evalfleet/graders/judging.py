@@ -3,7 +3,8 @@
 The graders of a scenario run one after the other in the grader pool. The judge's trouble is not the agent's (S26): a
 judge that cannot be reached leaves the attempt missing after two more gradings, its trial in the artifact; a judge that
 is not configured, or refuses the key, is the operator's and stops the grading. Neither keeps back an attempt that an
-assertion has decided: that one is failed without a judge (S23).
+assertion has decided: that one is failed without a judge (S23). A judge that is there and answers nothing within a
+grader's 30 s is an error of that grader.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from typing import Any
 
 from evalfleet.checks.outcome import GraderAnswer, Judgement, Meaning, RunMeaning, judge
 from evalfleet.checks.scenario import Scenario
+from evalfleet.checks.text import json_safe
 from evalfleet.checks.trial import Trial
 from evalfleet.telemetry import GRADE_SECONDS
 
 MORE_GRADES = 2
 """Gradings after the first before an attempt is left missing for want of a judge (S26)."""
 
-Grade = Callable[[str, dict[str, Any], dict[str, Any]], Awaitable[GraderAnswer]]
-"""(grader name, case, run) → its answer; makes no exception of anything a grader does."""
+Grade = Callable[[str, dict[str, Any], dict[str, Any], dict[str, Any]], Awaitable[GraderAnswer]]
+"""(grader name, case, run, about) → its answer; makes no exception of anything a grader does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,26 @@ def needs_graders(scenario: Scenario, trial: Trial, meaning: RunMeaning) -> bool
     return bool(scenario.graders) and meaning.meaning is Meaning.RESULT and trial.not_played is None
 
 
+def about(trial: Trial) -> dict[str, Any]:
+    """What `t` knows of the trial (S27): `{"run_id", "history"}`. The scenario's turns as the platform gives them,
+    `{"tag", "role", "text"}`, oldest first; a turn without an answer has the user's part only. A text that is None is
+    the run's final answer, which the grader has already: it may be of megabytes, and travels once."""
+    history: list[dict[str, Any]] = []
+    for number, turn in enumerate(trial.turns):
+        history.append({"tag": f"{number}.user", "role": "user", "text": turn.user})
+        if turn.answer is not None:
+            last = number == len(trial.turns) - 1 and turn.answer == trial.final_answer
+            history.append({"tag": f"{number}.assistant", "role": "assistant", "text": None if last else turn.answer})
+    document: dict[str, Any] = json_safe({"run_id": trial.turns[-1].run_id if trial.turns else "", "history": history})
+    return document
+
+
 async def grade(scenario: Scenario, trial: Trial, meaning: RunMeaning, call: Grade) -> Graded:
     """Run every grader of the scenario and judge the trial."""
     answers: list[GraderAnswer] = []
     with GRADE_SECONDS.time():
         for grader in scenario.graders:
-            answer = await call(grader.name, scenario.case_document(), trial.run_document())
+            answer = await call(grader.name, scenario.case_document(), trial.run_document(), about(trial))
             answers.append(answer)
             if _has_no_judge(answer):
                 break

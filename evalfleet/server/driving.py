@@ -45,10 +45,27 @@ launch is refused with the same word in `errors[]` (S33)."""
 
 
 @dataclass(frozen=True, slots=True)
+class Busy:
+    """The agent's endpoint did not play the turn now. `why` in words that show no secret.
+
+    `seconds`: how long it asks to wait, None where it does not say. `limited`: it says "later" itself, so that it is
+    asked again for as long as it says so; else it is away. `again`: nothing was done for this turn, so that it can be
+    asked for again within the same run.
+    """
+
+    why: str
+    seconds: float | None = None
+    limited: bool = False
+    again: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
-    """How the agent's turn went; `failure` is None when it went well (with or without an answer, S21)."""
+    """How the agent's turn went; `failure` is None when it went well (with or without an answer, S21). `busy`: beside a
+    failure that is the endpoint's limit or absence; the failure stands where the turn is not asked for again."""
 
     failure: Failure | None = None
+    busy: Busy | None = None
 
 
 class Call(NamedTuple):

@@ -11,6 +11,8 @@ import os
 import random
 from collections import Counter
 
+import pytest
+
 from tests.chain.chain import play
 from tests.chain.clock import jumping
 from tests.chain.platform import Wire
@@ -22,6 +24,7 @@ WEATHERS = (0.0, 0.1, 0.2, 0.4)
 """How probable a fault is at each request."""
 
 
+@pytest.mark.seeded
 def test_the_verdict_from_the_wire_is_the_script_s_or_the_attempt_is_missing() -> None:
     wrong: list[str] = []
     counted: Counter[str] = Counter()

@@ -372,7 +372,7 @@ def test_s23_a_judge_that_is_away_keeps_no_decided_attempt_back(kind: str) -> No
     case = scenario(QUALITY, PARIS, {"grader": {"name": "tone.kind"}})
     asked: list[str] = []
 
-    async def call(name: str, _case: dict[str, Any], _run: dict[str, Any]) -> GraderAnswer:
+    async def call(name: str, *_: Any) -> GraderAnswer:
         asked.append(name)
         return answer(None, name=name, kind=kind, error="no judge", llm_calls=1)
 

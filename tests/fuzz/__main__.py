@@ -1,4 +1,4 @@
-"""Tries what `make test` tries, with a seed that nobody chose: the property tests, then files for the readers of cases.
+"""Tries what `make test` tries, with a fresh seed: every test that draws, then files for the readers of cases.
 
     python -m tests.fuzz --seconds 600
     python -m tests.fuzz --seed 4711        # the same again
@@ -19,14 +19,21 @@ from pathlib import Path
 from tests.fuzz import cases
 
 HOUSE = Path(__file__).resolve().parent.parent.parent
-CHOSEN = ("-m", "hypothesis and not integration and not e2e")
+CHOSEN = ("-m", "(hypothesis or seeded) and not integration and not e2e")
+SCRIPTS = 5
+"""Scripts of `tests/chain` for each example of a property test."""
 
 
 def property_tests(seed: int, examples: int, more: list[str]) -> int:
-    """pytest's exit code for every property test under this seed; `more` goes to pytest."""
+    """pytest's exit code for every test that draws, under this seed; `more` goes to pytest."""
     command = [sys.executable, "-m", "pytest", *CHOSEN, "-q", "-p", "no:cacheprovider"]
     command += ["--hypothesis-profile=fresh", f"--hypothesis-seed={seed}", *more]
-    environment = {**os.environ, "EVALFLEET_TEST_EXAMPLES": str(examples)}
+    drawn = {
+        "EVALFLEET_TEST_EXAMPLES": examples,
+        "EVALFLEET_CHAIN_SCRIPTS": SCRIPTS * examples,
+        "EVALFLEET_CHAIN_SEED": seed,
+    }
+    environment = {**os.environ, **{name: str(value) for name, value in drawn.items()}}
     return subprocess.run(command, cwd=HOUSE, env=environment, check=False).returncode
 
 
@@ -46,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"fuzz: nothing found with seed {seed}")
         return 0
     if failed:
-        print(f"fuzz: a property test failed: python -m tests.fuzz --seed {seed} --examples {options.examples}")
+        again = f"python -m tests.fuzz --seed {seed} --examples {options.examples}"
+        print(f"fuzz: the tests that draw ended with {failed}: {again}")
     for number, _ in found.findings:
         print(f"fuzz: a file was read wrongly: python -m tests.fuzz.cases --one {number} > FILE")
     print("fuzz: keep what was found as an @example or as a row of a table, and make it right")

@@ -55,6 +55,6 @@ def test_a_find_is_told_with_the_seed_that_repeats_it(
     said = capfd.readouterr().out
     assert said.startswith("fuzz: seed 4711\n")
     assert "test_small(\n" in said
-    assert "fuzz: a property test failed: python -m tests.fuzz --seed 4711 --examples 50\n" in said
+    assert "fuzz: the tests that draw ended with 1: python -m tests.fuzz --seed 4711 --examples 50\n" in said
     assert "KeyError: 'here'" in said
     assert "fuzz: a file was read wrongly: python -m tests.fuzz.cases --one 47" in said

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from evalfleet.checks.case import load_cases
 from evalfleet.errors import UnfitHost
 from evalfleet.tree import CONFIG_FILE, CommandHarness, read_tree_config
-from scheduler.init import AGENT, CASE, CI_JOB, GRADER, init
+from scheduler.init import AGENT, CASE, CI_JOB, GRADER, IGNORED, init
 from scheduler.validate import validate
 
-ALL = (CONFIG_FILE, AGENT, CASE, GRADER, CI_JOB)
+ALL = (CONFIG_FILE, AGENT, CASE, GRADER, IGNORED, CI_JOB)
 
 
 def test_a_first_tree_is_written_and_validates(tmp_path: Path) -> None:
@@ -28,6 +28,16 @@ def test_a_first_tree_is_written_and_validates(tmp_path: Path) -> None:
     found = validate(tmp_path / "concierge")
     assert found.render() == "1 case, 2 scenarios: ready to run"
     assert found.ok
+
+
+def test_what_its_settings_show_behind_a_hash_can_be_used_as_it_stands(tmp_path: Path) -> None:
+    init(tmp_path)
+    settings = tmp_path / CONFIG_FILE
+    settings.write_text(re.sub(r"^# (\[|\w+ = )", r"\1", settings.read_text(), flags=re.MULTILINE))
+    config = read_tree_config(tmp_path)
+    assert config.graders.python == ".venv/bin/python"
+    assert config.judge is not None
+    assert config.judge.api_key_env == "OPENAI_API_KEY"
 
 
 def play(root: Path, message: str, history: list[dict[str, str]]) -> list[dict[str, Any]]:
@@ -53,24 +63,29 @@ def test_its_agent_says_what_its_case_expects(tmp_path: Path) -> None:
     assert [line["type"] for line in play(tmp_path, second.user[1], history)] == ["tool_call", "tool_result", "answer"]
 
 
-@pytest.mark.e2e
-def test_a_first_tree_runs_as_it_stands(tmp_path: Path) -> None:
-    """On the whole embedded stack, with the command that `init` names."""
+def test_git_leaves_out_what_evalfleet_writes_and_nothing_that_init_wrote(tmp_path: Path) -> None:
+    """Issue 9, 22."""
     init(tmp_path)
-    command = [sys.executable, "-P", "-m", "scheduler.cli", "eval", "--json", "-q"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    scenarios = json.loads(done.stdout)["scenarios"]
-    assert [(s["scenario"], s["verdict"]) for s in scenarios] == [
-        ("greets-by-name", "pass"),
-        ("remembers-and-looks-up", "pass"),
-    ]
+    for path in (
+        ".evalfleet/server.db",
+        "evals/results/a/trials.jsonl",
+        ".venv/bin/python",
+        "__pycache__/a.pyc",
+        ".env",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True, timeout=30)
+    listed = ["git", "ls-files", "--others", "--exclude-standard"]
+    seen = subprocess.run(listed, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True)
+    assert set(seen.stdout.split()) == set(ALL)
 
 
-def test_its_ci_job_is_yaml(tmp_path: Path) -> None:
-    init(tmp_path)
-    job = yaml.safe_load((tmp_path / CI_JOB).read_text())
-    assert "evalfleet eval" in [step.get("run") for step in job["jobs"]["evals"]["steps"]]
+def test_what_a_gitignore_of_ones_own_lacks_is_said(tmp_path: Path) -> None:
+    (tmp_path / IGNORED).write_text("/evals/results\n")
+    assert "\nadd to .gitignore: .evalfleet/\n" in init(tmp_path).render()
+    (tmp_path / IGNORED).write_text("/evals/results\n.evalfleet\n")
+    assert "add to" not in init(tmp_path).render()
 
 
 @pytest.mark.parametrize("path", ALL)
@@ -100,7 +115,7 @@ def test_beside_settings_of_ones_own_no_agent_is_written(tmp_path: Path) -> None
 def test_beside_cases_of_ones_own_no_case_is_written(tmp_path: Path) -> None:
     (tmp_path / "evals/cases").mkdir(parents=True)
     (tmp_path / "evals/cases/mine.yaml").write_text("x")
-    assert set(init(tmp_path).written) == {CONFIG_FILE, AGENT, CI_JOB}
+    assert set(init(tmp_path).written) == {CONFIG_FILE, AGENT, IGNORED, CI_JOB}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from scheduler.select import Selection, select
 CONFIG = TreeConfig(root=Path("/tree"), harness=HarnessConfig("concierge", infra_codes=("proxy_down",)))
 TARGET = PlannedTarget(None, "h_1", None, "concierge")
 NOW = datetime(2026, 11, 30, 12, 45, tzinfo=UTC)
-GRADERS = PlannedGraders("sha256:aa", None, (), False, 1024, False)
+GRADERS = PlannedGraders("sha256:aa", None, (), False, 1024, False, version="sha256:a1")
 
 TONE = """\
 # a comment
@@ -114,7 +114,7 @@ def test_a_suites_version_moves_with_what_decides_a_verdict_s10(old: str, new: s
 
 
 def test_a_suites_version_moves_with_the_graders_where_one_is_called() -> None:
-    before, after = versions(), versions(graders=replace(GRADERS, digest="sha256:bb"))
+    before, after = versions(), versions(graders=replace(GRADERS, version="sha256:b1"))
     assert {k for k in before if before[k] != after[k]} == {3}
 
 

@@ -63,11 +63,12 @@ class AnswerLine:
 
 @dataclass(frozen=True, slots=True)
 class ErrorLine:
-    """The agent says itself that the turn failed."""
+    """The agent says itself that the turn failed. `retry_after`: for how many seconds it is limited, if it knows."""
 
     message: str
     code: str
     retryable: bool
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def from_document(document: Mapping[str, Any], where: str) -> AgentLine:
                     _text(document, "hook"),
                     _text(document, "decision"),
                     _text(document, "source", required=False) or None,
-                    _duration(document),
+                    _number(document, "duration_ms", "milliseconds"),
                     _text(document, "error", required=False) or None,
                 )
             case "usage":
@@ -134,7 +135,8 @@ def from_document(document: Mapping[str, Any], where: str) -> AgentLine:
                 if not isinstance(retryable, bool):
                     raise _wrong("retryable", "true or false", retryable)
                 code = _text(document, "code", required=False) or "agent_error"
-                return ErrorLine(_text(document, "message"), code, retryable)
+                wait = _number(document, "retry_after", "seconds")
+                return ErrorLine(_text(document, "message"), code, retryable, wait)
             case _:
                 wanted = ", ".join(KINDS)
                 return _broken(where, f"has no known `type` (one of {wanted})", json.dumps(document, default=str))
@@ -189,12 +191,12 @@ def _count(document: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _duration(document: Mapping[str, Any]) -> float | None:
-    value = document.get("duration_ms")
+def _number(document: Mapping[str, Any], key: str, unit: str) -> float | None:
+    value = document.get(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
-        raise _wrong("duration_ms", "a number of milliseconds", value)
+        raise _wrong(key, f"a number of {unit}", value)
     return value
 
 

@@ -151,7 +151,7 @@ exit 1
     )
     agent.chmod(0o755)
     ended, _ = await play(driver(str(agent)))
-    assert ended == Ended(Failure("rate_limited", "no model today", True))
+    assert ended.failure == Failure("rate_limited", "no model today", True)
 
 
 async def test_only_the_end_of_a_long_error_output_is_kept(driver: MakeDriver, tmp_path: Path) -> None:
