@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evalfleet.server.driving import Busy, Ended, Failure, Sink, Turn
+from evalfleet.server.driving import Busy, Call, Ended, Failure, Sink, Turn
 from tests.server.conftest import TIMEOUT, Api, ScriptedDriver
 
 WAIT = 0.6
@@ -82,7 +82,7 @@ async def test_n15_what_an_agent_has_done_before_it_was_limited_is_not_done_twic
     api: Api, driver: ScriptedDriver
 ) -> None:
     async def acts_first(turn: Turn, sink: Sink) -> Ended:
-        await sink.tool_call("1", "send_mail", {})
+        await sink.tool_calls([Call("1", "send_mail", {})])
         return LATER
 
     driver.script = acts_first

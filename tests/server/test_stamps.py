@@ -18,7 +18,7 @@ from evalfleet.checks.outcome import Meaning, meaning_of
 from evalfleet.checks.trial import TurnRecord
 from evalfleet.server import engines, keeper, lifecycle
 from evalfleet.server import sink as sink_module
-from evalfleet.server.driving import Ended, Sink, Turn
+from evalfleet.server.driving import Call, Ended, Sink, Turn
 from evalfleet.server.lifecycle import Begun, Behind
 from evalfleet.server.pulse import BEAT, GAP
 from evalfleet.server.store import Store
@@ -193,7 +193,7 @@ async def test_n27_a_run_that_the_store_kept_waiting_is_lost(
         lock.take()
         lock.free_in(HELD)
         for number in range(8):
-            await sink.tool_call(str(number), "t", {})
+            await sink.tool_calls([Call(str(number), "t", {})])
         return Ended()
 
     driver.script = says_much
