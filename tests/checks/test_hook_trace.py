@@ -41,13 +41,15 @@ def replay(error: str | None = None, hook: str = "tools.before") -> HookCall:
         ([call("failed", error="its own"), replay("TypeError")], 1, 1, 1, ("its own",)),
         ([replay("TypeError"), call("answered")], 2, 1, 1, ("TypeError",)),
         ([call("failed"), replay("one"), replay("two")], 2, 2, 2, ("one", "two")),
+        ([replay("one"), replay("two")], 2, 2, 2, ("one", "two")),
+        ([call("answered"), replay("TypeError")], 2, 1, 1, ("TypeError",)),
         ([call(said) for said in ("retry", "switch", "escalate", "done", "reject", "ask_again")], 6, 0, 0, ()),
         ([call("")], 1, 0, 0, ()),
     ],
     ids=[
         "decided", "deferred", "each kind of not deciding", "its own words", "the last three",
         "a replay belongs to it", "its own words before the replay's", "a replay alone is a failure",
-        "one replay for one failure",
+        "one replay for one failure", "each replay alone is a failure", "a replay after an answer is a failure",
         "every verdict decides", "no decision named",
     ],
 )  # fmt: skip
@@ -64,6 +66,12 @@ def test_points_come_in_the_order_they_were_reached_with_the_median_of_their_tim
     first, second = hook_trace(calls)
     assert (first.name, first.median_ms, first.sources) == ("b", 4, ("h.py", "other.py"))
     assert (second.name, second.median_ms) == ("a", None)
+
+
+@pytest.mark.parametrize(("of_call", "of_replay", "median"), [(None, 7, 7), (3, 7, 3), (0, 7, 0)])
+def test_a_replay_gives_the_failure_its_time_where_that_has_none(of_call: int, of_replay: int, median: int) -> None:
+    (point,) = hook_trace([call("failed", ms=of_call), replace(replay(), duration_ms=of_replay)])
+    assert (point.reached, point.median_ms) == (1, median)
 
 
 def test_the_sentence_says_it_all_on_one_line() -> None:

@@ -123,7 +123,9 @@ TALLY = st.builds(ScenarioTally, *[st.integers(0, 3)] * 4)
 @given(st.lists(st.tuples(TALLY, st.integers(0, 7)), max_size=12))
 @example([(ScenarioTally(passed=2), 0), (ScenarioTally(failed=1, missing=1), 1)])
 @example([(ScenarioTally(failed=2), 0), (ScenarioTally(passed=1, missing=1), 1)])
-@example([(ScenarioTally(passed=1, failed=2), file) for file in range(7)])
+@example(
+    [(ScenarioTally(passed=1, failed=4), file) for file in range(6)]
+)  # 0.2, and every mean drawn is 0.19999999999999998
 def test_s18_s30_a_rate_lies_within_its_own_bounds_and_interval(given_: list[tuple[ScenarioTally, int]]) -> None:
     """`1.00 [0.25–0.75]` was printed: the known failures of incomplete scenarios bound a rate that leaves them out."""
     tallies, files = [tally for tally, _ in given_], [file for _, file in given_]

@@ -59,7 +59,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "tests/checks/test_outcome.py",
     ),
     "evalfleet/checks/matching.py": _MATCHING,
-    "evalfleet/checks/hooks.py": _MATCHING,
+    "evalfleet/checks/hooks.py": (*_MATCHING, "tests/checks/test_hook_trace.py"),
     "evalfleet/checks/outcome.py": ("tests/checks/test_outcome.py",),
     "evalfleet/checks/verdict.py": ("tests/checks/test_verdict.py", "tests/checks/test_intervals.py"),
     "evalfleet/checks/comparison.py": ("tests/checks/test_comparison.py",),
