@@ -28,7 +28,7 @@ from uuid import uuid4
 
 import aiohttp
 
-from evalfleet.server.driving import Ended, Sink, Turn
+from evalfleet.server.driving import Call, Ended, Sink, Turn
 from evalfleet.server.process import Server, listen, open_stack, url_of, uvicorn_config
 from evalfleet.server.trees import ServedTree
 from evalfleet.treeconfig import HarnessConfig, TreeConfig
@@ -53,7 +53,7 @@ class Agent:
     async def run(self, turn: Turn, sink: Sink) -> Ended:
         await sink.hook("tools.before", "answered", "hooks/tools.py", 1.5)
         for number in range(3):
-            await sink.tool_call(f"c{number}", "files__read", {"path": f"src/{number}.py"})
+            await sink.tool_calls([Call(f"c{number}", "files__read", {"path": f"src/{number}.py"})])
             await sink.tool_result(f"c{number}", "x" * 400)
         await sink.hook("tools.after", "answered", "hooks/tools.py", 1.5)
         await sink.usage(input_tokens=900, output_tokens=100, amount="0.0010")

@@ -3,7 +3,7 @@
 The format is described in `docs/artifact.md`. An artifact is a folder of a results store:
 
     suite.json           the plan: what was asked
-    graders.tar          the grader bundle that was used, if any
+    graders.tar.gz       the grader bundle that was used, if any
     trials/000001.jsonl  immutable segments of attempt lines, each created exclusively and synced (I4)
     trials.jsonl         the segments merged, one line for each attempt in the plan's order
     summary.json         the verdicts as they stood at the end

@@ -183,7 +183,11 @@ class UnreadableAnswer(PlatformError):
 
 class JudgeUnavailable(PlatformError):
     """The judge model could not be asked, for reasons that are not the agent's (network, 429, 5xx): tried again, and
-    then the attempt is missing (S26)."""
+    then the attempt is missing (S26). `retry_after`: seconds, if told."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
 
 
 class StorageError(EvalfleetError):

@@ -111,7 +111,7 @@ class GitRepo:
         index = self.index_file()
         with tempfile.TemporaryDirectory(prefix="evalfleet-") as folder:
             try:
-                copy = shutil.copyfile(index, Path(folder, "index"))
+                copy = shutil.copy2(index, Path(folder, "index"))  # its age, too: git reads what is as new as the index
             except FileNotFoundError:  # nothing has ever been added
                 yield {}
             else:

@@ -119,7 +119,7 @@ class HarnessWatch:
         if self._places == self._settled_places():
             return ""
         places = self._places_now()  # before the files are listed: what comes later is found by the next look
-        if _agent_works_in_the_tree(self._config):
+        if agent_works_in_the_tree(self._config):
             new = self._newly_tracked()
         else:
             new = [path for path in list_files(self._config, self._repo) if path not in self._keys]
@@ -148,13 +148,13 @@ class HarnessWatch:
     def _list_places(self) -> Iterator[str]:
         if self._index is not None:
             yield str(self._index)
-        if not _agent_works_in_the_tree(self._config):
+        if not agent_works_in_the_tree(self._config):
             named = self._config.harness is not None and self._config.harness.files is not None
             ignored = frozenset[str]() if named or self._repo is None else self._repo.ignored_folders()
             yield from folders_of(self._config, ignored)
 
 
-def _agent_works_in_the_tree(config: TreeConfig) -> bool:
+def agent_works_in_the_tree(config: TreeConfig) -> bool:
     """Whether the tree is the agent's own working folder: then an untracked file that appears there may be its work,
     and only what git begins to track is new code. `[harness] files` says which files are the harness in any case."""
     driver = None if config.harness is None else config.harness.driver

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from evalfleet.checks.case import Scenario, case_key
@@ -182,8 +182,22 @@ class PlannedEvaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedBaseline:
+    """The older result that this one is compared with (S31): its commit, and its artifact: a name in the same results
+    store, or the place of one elsewhere. `fail_on`: "any" or "significant" where a regression loses the gate."""
+
+    commit: str
+    artifact: str
+    fail_on: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedGraders:
-    """`digest` names the bundle; `env` holds names, never values; `judge`: `t.llm` has somebody to ask (S28)."""
+    """`digest` names the bundle; `env` holds names, never values; `judge`: `t.llm` has somebody to ask (S28).
+
+    `version`: a digest of the graders alone, without the rest of the tree in the bundle, which is what a suite's
+    version pins (S10); `judge_address`: where `t.llm` ends up, for sentences; `asking`: the graders that may call it
+    (S26), None where that is not known."""
 
     digest: str
     python: str | None
@@ -191,6 +205,9 @@ class PlannedGraders:
     network: bool
     memory_mb: int
     judge: bool
+    version: str = ""
+    judge_address: str = ""
+    asking: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +240,7 @@ class Plan:
     timeout: float | None = None
     quarantine: tuple[Quarantine, ...] = ()
     rescored_from: str | None = None
+    baseline: PlannedBaseline | None = None
     signature: str | None = None
     format: int = FORMAT
 
@@ -239,6 +257,11 @@ class Plan:
         wanted = [p.wants(conversation.trial) for p in planned]
         last = max((index for index, wants in enumerate(wanted) if wants), default=-1)
         return [Step(index, wanted[index]) for index in range(last + 1)]
+
+    def may_ask(self, scenario: Scenario) -> bool:
+        """Whether a grader of the scenario may call `t.llm` (S26)."""
+        asking = None if self.graders is None else self.graders.asking
+        return any(asking is None or grader.name in asking for grader in scenario.graders)
 
     @property
     def is_whole(self) -> bool:
@@ -361,10 +384,14 @@ class Plan:
                 "network": self.graders.network,
                 "memory_mb": self.graders.memory_mb,
                 "judge": self.graders.judge,
+                "version": self.graders.version,
+                "judge_address": self.graders.judge_address,
+                "asking": None if self.graders.asking is None else list(self.graders.asking),
             },
             "timeout": self.timeout,
             "quarantine": [entry.to_json() for entry in self.quarantine],
             "rescored_from": self.rescored_from,
+            **({} if self.baseline is None else {"baseline": asdict(self.baseline)}),
             **({} if self.signature is None else {"signature": self.signature}),
         }
 
@@ -392,6 +419,12 @@ class Plan:
     def loads(cls, data: bytes | str) -> Plan:
         """ValueError when the bytes are no JSON or no plan."""
         return cls.from_json(json.loads(data))
+
+
+def _baseline_from(document: Mapping[str, Any] | None) -> PlannedBaseline | None:
+    if document is None:
+        return None
+    return PlannedBaseline(str(document["commit"]), str(document["artifact"]), document["fail_on"])
 
 
 def _plan_from(document: Mapping[str, Any]) -> Plan:
@@ -457,9 +490,13 @@ def _plan_from(document: Mapping[str, Any]) -> Plan:
             network=graders["network"],
             memory_mb=graders["memory_mb"],
             judge=graders["judge"],
+            version=graders.get("version", graders["digest"]),
+            judge_address=graders.get("judge_address", ""),
+            asking=None if graders.get("asking") is None else tuple(graders["asking"]),
         ),
         timeout=document.get("timeout"),
         quarantine=tuple(map(Quarantine.from_json, document.get("quarantine") or ())),
         rescored_from=document.get("rescored_from"),
+        baseline=_baseline_from(document.get("baseline")),
         signature=document.get("signature"),
     )

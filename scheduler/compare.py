@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from evalfleet.artifact import Result, find, list_results, open_artifact, open_result, read_plan
+from evalfleet.artifact import (
+    Result,
+    find,
+    is_url,
+    list_results,
+    open_artifact,
+    open_result,
+    read_plan,
+)
 from evalfleet.checks.case import Scenario, case_key
 from evalfleet.checks.comparison import REGRESSED, WEAKER, Comparison, Judged, Pair, compare
 from evalfleet.errors import StorageError, UsageError
 from evalfleet.gitrepo import open_repo
-from evalfleet.plan import Plan
-from evalfleet.results import ResultsStore
+from evalfleet.plan import Plan, PlannedBaseline
+from evalfleet.results import ARTIFACT_NAME, ResultsStore
 from scheduler.score import Today, recorded, rescored
 from scheduler.show import is_result
 from scheduler.summary import Summary
@@ -89,6 +97,13 @@ class Baseline:
         note = _note(self.result, plan, mine)
         return Compared(comparison, self.result.place, self.commit, note, self.fail_on, apart)
 
+    def planned(self, store: ResultsStore) -> PlannedBaseline:
+        """As a plan of this results store carries it."""
+        result = self.result
+        place = result.place if is_url(result.place) else str(Path(result.place).resolve())
+        here = result.store.shown(result.name) == store.shown(result.name)
+        return PlannedBaseline(self.commit, result.name if here else place, self.fail_on)
+
     def check(self, plan: Plan) -> None:
         """UsageError, before anything runs, where nothing of a plan will find its pair."""
         here = {key: Judged("incomplete", s.trials, content) for key, s, content in _contents(plan, None)}
@@ -119,6 +134,42 @@ def asked_baseline(
     if text is None and fail_on is not None:
         raise UsageError("--fail-on-regression needs something to compare with: --baseline COMMIT|RESULT")
     return None if text is None else Baseline(baseline_of(text, store, root, apart_from=apart_from), fail_on)
+
+
+def planned_baseline(
+    plan: Plan,
+    store: ResultsStore,
+    fail_on: FailOn | None,
+    warn: Callable[[str], None],
+    *,
+    anywhere: bool = False,
+) -> Baseline | None:
+    """What a submission was started with, for a command that names none itself. `anywhere`: a place outside of `store`
+    is opened, too, which a plan that others may have written must not make us do.
+
+    One that cannot be opened is a warning, and UsageError where the gate counts regressions; so is a `fail_on` that has
+    nothing to count.
+    """
+    planned = plan.baseline
+    if planned is None:
+        return asked_baseline(None, fail_on, store, Path())
+    counts = fail_on or cast("FailOn | None", planned.fail_on)
+    try:
+        return Baseline(_opened(planned.artifact, store, anywhere=anywhere), counts)
+    except (UsageError, StorageError) as gone:
+        reason = f"the baseline of {plan.id} cannot be read, --baseline RESULT names another: {gone.message}"
+        if counts is not None:
+            raise UsageError(reason) from gone
+        warn(reason)
+        return None
+
+
+def _opened(artifact: str, store: ResultsStore, *, anywhere: bool) -> Result:
+    if ARTIFACT_NAME.fullmatch(artifact) and store.exists(f"{artifact}/suite.json"):
+        return open_artifact(store, artifact)
+    if anywhere:
+        return open_result(artifact)
+    raise UsageError(f"{artifact} is not in {store.shown()}")
 
 
 def baseline_of(
@@ -181,7 +232,7 @@ def _contents(plan: Plan, today: Today | None) -> list[tuple[str, Scenario, Mapp
                 "turns before it": [list(earlier.scenario.user) for earlier in case.scenarios[:number]],
                 "expectations": [expectation.document() for expectation in by.expect],
                 "timeout": by.timeout,
-                "graders": plan.graders.digest if by.graders and plan.graders is not None else None,
+                "graders": plan.graders.version if by.graders and plan.graders is not None else None,
             }
             found.append((case_key(case.name, planned.scenario.id), planned.scenario, content))
     return found

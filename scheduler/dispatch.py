@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 from evalfleet.contract.tasks import RUN_QUEUE, queue_name
 from evalfleet.errors import StorageError
 from evalfleet.givenup import RECORD_REFUSED
+from evalfleet.graders.judge_call import judge_at
 from evalfleet.ledger import FAULT, JUDGE_ROW, MIXED, Ledger, Load, Meta, Snapshot, Spent, slots_of
 from evalfleet.plan import Attempt, Conversation, Plan
 from evalfleet.telemetry import (
@@ -126,6 +127,12 @@ class Dispatcher:
         self._paused = False
         self.idle_reason = ""
         self.judge_trouble = ""
+        self.judge_row = 0
+        self._free = frozenset(  # cases whose scenarios go on without a judge
+            index
+            for index, case in enumerate(plan.cases)
+            if not any(plan.may_ask(planned.scenario) for planned in case.scenarios)
+        )
         self.store_trouble = ""
         self._aggregate_at = 0.0
         self._is_lost = False
@@ -134,10 +141,17 @@ class Dispatcher:
         self.trouble = ""
 
     @property
+    def is_judge_away(self) -> bool:
+        """Ten gradings in a row had none: what may ask it waits (S26)."""
+        return self.judge_row >= JUDGE_ROW
+
+    @property
     def note(self) -> str:
         """What it waits for, for people; "" when all is well."""
-        if self.judge_trouble:
+        if self.is_judge_away:
             return f"grading is paused, the judge failed {JUDGE_ROW} times in a row: {self.judge_trouble}"
+        if self.judge_trouble:
+            return f"graders are asked again, they had no judge: {self.judge_trouble}"
         return self.store_trouble or self.trouble or self.idle_reason or self.odd
 
     # -- one pass ---------------------------------------------------------------------------------------------------
@@ -156,7 +170,7 @@ class Dispatcher:
             if self.stopping:
                 self.ledger.drain(sub)
                 return None
-        self.judge_trouble, self._deadline = meta.judge_trouble, meta.deadline
+        self.judge_trouble, self.judge_row, self._deadline = meta.judge_trouble, meta.judge_row, meta.deadline
         self.store_trouble = unwritten(meta.store_trouble, meta.store_since) if meta.store_trouble else ""
         self._paused = meta.paused and not meta.draining
         now = self.clock()
@@ -210,8 +224,8 @@ class Dispatcher:
     def _compete(self, load: Load, meta: Meta) -> None:
         """Its share of the fleet's places. What it has under way it wants anyway, more only while it may begin more."""
         under_way = load.claimed + load.published
-        feeds = not (meta.paused or load.closed or load.waiting >= 2 * meta.concurrency)
-        want = max(under_way, min(load.most, under_way + len(self.queue))) if feeds else under_way
+        ahead = 0 if meta.paused or load.closed else self._feedable(load.waiting, meta.concurrency)
+        want = max(under_way, min(load.most, under_way + ahead))
         WANTED.labels(self.plan.id).set(want if load.target.most is None else min(want, load.target.most))
         try:
             if self.target_limit is not None:
@@ -229,23 +243,35 @@ class Dispatcher:
         name, target = self.plan.target.name, load.target
         IN_FLIGHT.labels(self.plan.id).set(load.claimed)
         WAITING.labels(self.plan.id).set(load.waiting)
-        PAUSED.labels(self.plan.id).set(meta.paused or any((self.judge_trouble, self.store_trouble, target.down)))
+        PAUSED.labels(self.plan.id).set(meta.paused or any((self.is_judge_away, self.store_trouble, target.down)))
         TARGET_DOWN.labels(name).set(1 if target.down else 0)
         TARGET_MOST.labels(name).set(math.inf if target.most is None else target.most)
         self.trouble = trouble(name, target, load.most, datetime.now(UTC))
 
     def _feed(self, room: int, waiting: int, concurrency: int) -> None:
         """Never more than the concurrency in flight (I7); less when too much awaits grading or recording."""
-        if room <= 0 or waiting >= 2 * concurrency:
+        room = min(room, self._feedable(waiting, concurrency))
+        if room <= 0:
             return
-        batch: list[Conversation] = []
-        while self.queue and len(batch) < room:
-            conversation = self.queue.popleft()
-            self._queued.discard(conversation)
-            batch.append(conversation)
+        if waiting >= 2 * concurrency:
+            batch = [conversation for conversation in self.queue if conversation.case in self._free][:room]
+            taken = set(batch)
+            self.queue = deque(conversation for conversation in self.queue if conversation not in taken)
+        else:
+            batch = [self.queue.popleft() for _ in range(room)]
+        self._queued.difference_update(batch)
         if batch:
             self.ledger.publish(self.plan.id, batch)
             self.publisher.run(self.plan.id, batch)
+
+    def _feedable(self, waiting: int, concurrency: int) -> int:
+        """How many of the queue may be begun now. Where too much waits, and it is the judge that it waits for, those
+        that need none (S26)."""
+        if waiting < 2 * concurrency:
+            return len(self.queue)
+        if self.store_trouble or not self.judge_trouble or not self._free:
+            return 0
+        return sum(conversation.case in self._free for conversation in self.queue)
 
     def _offer(self, conversation: Conversation, *, front: bool = False) -> None:
         if conversation not in self._queued:
@@ -366,7 +392,18 @@ class Dispatcher:
 
     def _why_idle(self, published: int, waiting: int) -> str:
         known = self.store_trouble or self.trouble
-        return known or nobody_takes(self.plan.target.account, self.ledger.workers(), published, waiting, self.note)
+        note = self.note or (self._graders_at_work() if waiting else "")
+        return known or nobody_takes(self.plan.target.account, self.ledger.workers(), published, waiting, note)
+
+    def _graders_at_work(self) -> str:
+        """Whom attempts wait for that wait for nothing but their graders; "" where something else waits, too."""
+        seen = self.ledger.snapshot(self.plan.id)
+        if seen.records or not seen.grading:
+            return ""
+        graders, asked = self.plan.graders, [self.plan.scenario(Attempt.parse(name)) for name in seen.plays]
+        judge = judge_at("" if graders is None else graders.judge_address)
+        asks = f", which ask {judge}" if any(map(self.plan.may_ask, asked)) else ""
+        return f"{len(seen.plays)} attempts wait for their graders{asks}"
 
     def _reopen(self) -> None:
         """Redis came back empty: the plan goes back on the books, with what the evaluations hold."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from evalfleet.plan import Plan
     from evalfleet.tree import TreeConfig
     from scheduler.allowed import AllowedMissing
-    from scheduler.compare import Baseline, Compared
+    from scheduler.compare import Baseline, Compared, FailOn
     from scheduler.dispatch import Ended
     from scheduler.prepare import Prepared
     from scheduler.submit import Opened
@@ -66,6 +66,7 @@ class Options:
     max_time: str | None = None
     allow_missing: AllowedMissing | None = None
     baseline: Baseline | None = None
+    fail_on: FailOn | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -93,8 +94,16 @@ def results_folder(config: TreeConfig, options: Options) -> Path:
     return Path(os.path.realpath(options.results or config.results_folder))
 
 
-def evaluate(prepared: Prepared, options: Options, reporter: Reporter, *, words: Sequence[str] = ()) -> Result:
-    """Run what was prepared. Raises EvalfleetError for what ends before anything is judged."""
+def evaluate(
+    prepared: Prepared,
+    options: Options,
+    reporter: Reporter,
+    *,
+    words: Sequence[str] = (),
+    interrupts: Interrupts | None = None,
+) -> Result:
+    """Run what was prepared. Raises EvalfleetError for what ends before anything is judged. `interrupts`: what ends it
+    early, for a caller on another thread than the main one; by default the signals."""
     config = prepared.config
     store = results_store(results_folder(config, options))
     submissions = Submissions(state_folder(config, options))
@@ -118,7 +127,8 @@ def evaluate(prepared: Prepared, options: Options, reporter: Reporter, *, words:
         )
 
     options = replace(options, baseline=prepared.baseline)
-    return _run(config, prepared.plan, prepared.bundle, options, reporter, store, submissions, open_)
+    interrupts = interrupts or Interrupts()
+    return _run(config, prepared.plan, prepared.bundle, options, reporter, store, submissions, open_, interrupts)
 
 
 def resume(config: TreeConfig, record: Submission, options: Options, reporter: Reporter, *, commit: str) -> Result:
@@ -140,6 +150,11 @@ def resume(config: TreeConfig, record: Submission, options: Options, reporter: R
     submissions = Submissions(state_folder(config, options))
     if options.baseline is not None:
         options.baseline.check(plan)
+    else:
+        from scheduler.compare import planned_baseline
+
+        older = planned_baseline(plan, store, options.fail_on, reporter.warn, anywhere=True)
+        options = replace(options, baseline=older)
     if record.status != "running":
         from scheduler.dispatch import Ended
         from scheduler.score import recorded
@@ -171,7 +186,8 @@ def resume(config: TreeConfig, record: Submission, options: Options, reporter: R
 
         return await reopen(client, plan, record)
 
-    return _run(config, plan, None, replace(options, results=store.root), reporter, store, submissions, open_)
+    options = replace(options, results=store.root)
+    return _run(config, plan, None, options, reporter, store, submissions, open_, Interrupts())
 
 
 def _run(
@@ -183,11 +199,12 @@ def _run(
     store: FolderResults,
     submissions: Submissions,
     open_: Callable[[Client], Awaitable[Opened]],
+    signals: Interrupts,
 ) -> Result:
     began = time.monotonic()
     ledgers: list[Ledger] = []
     make_room(min(plan.concurrency, sum(case.trials for case in plan.cases)), "concurrency (-j)")
-    with Interrupts() as interrupts, _stack(config, options, reporter, ledgers) as stack:
+    with signals as interrupts, _stack(config, options, reporter, ledgers) as stack:
         target = _target(plan, config, options)
         deadline = time.monotonic() + START_WITHIN
         endpoints = stack.launch(

@@ -56,6 +56,7 @@ from evalfleet.telemetry import (
     serve,
 )
 from scheduler.allowed import end_evaluations
+from scheduler.compare import Compared, planned_baseline
 from scheduler.conduct import missing_reasons, refused_records, with_harness
 from scheduler.dispatch import Books, Dispatcher, Ended
 from scheduler.drive import drive
@@ -105,6 +106,7 @@ def submit(prepared: Prepared, options: Options, settings: Settings, *, words: S
                     files=prepared.files,
                     fresh=options.fresh,
                     own_server=False,
+                    baseline=None if prepared.baseline is None else prepared.baseline.commit,
                     seal=Seal(settings.plan_key),
                 )
 
@@ -350,10 +352,22 @@ class _Driver:
             log.info("%s is left as it stands", plan.id)
             return
         summary = summarize_fleet(plan, store, documents(self.settings, plan), ended)
-        finish(store, plan.artifact, summary.stored(exit_code(summary, stopped=ended.is_by_limit)))
+        compared = self._compared(plan, store, summary)
+        regressed = compared is not None and compared.is_lost
+        stored = summary.stored(exit_code(summary, regressed=regressed, stopped=ended.is_by_limit))
+        finish(store, plan.artifact, stored | ({} if compared is None else {"comparison": compared.document()}))
         ledger.retire(plan.id)
         why = f" ({ended.reason})" if ended.reason else ""
         log.info("%s is %s%s: %s, in %s", plan.id, ended.state, why, summary.verdict, plan.artifact)
+
+    def _compared(self, plan: Plan, store: ResultsStore, summary: Summary) -> Compared | None:
+        """Beside the baseline that it was submitted with; None where there is none, or it cannot be read here."""
+        try:
+            baseline = planned_baseline(plan, store, None, log.warning)
+            return None if baseline is None else baseline.against(plan, summary)
+        except EvalfleetError as error:
+            log.warning("%s is not compared: %s", plan.id, error)
+            return None
 
     def _say(self, ledger: Ledger, note: str) -> None:
         """Why it stands still, for whoever watches; once in the log."""

@@ -15,22 +15,23 @@ from evalfleet.artifact import FolderResults, Result, finish, open_artifact
 from evalfleet.contract.client import Client
 from evalfleet.errors import UsageError
 from evalfleet.evidence import AttemptKey
-from evalfleet.graders.bundle import Bundle, build_bundle, remove_unpacked, unpack
-from evalfleet.graders.check import resolve_python
+from evalfleet.graders.bundle import Bundle, remove_unpacked, unpack
 from evalfleet.ledger import Progress
 from evalfleet.plan import Plan, PlannedGraders
 from evalfleet.quarantine import Quarantine
 from evalfleet.settings import Settings
-from evalfleet.tree import TreeConfig
+from evalfleet.tree import TreeConfig, harness_files
 from scheduler.anew import NewArtifact, as_ours, plan_anew
 from scheduler.changes import ChangeCounter
 from scheduler.evaluate import Options
+from scheduler.prepare import bundle_of, planned_graders
 from scheduler.record import Server, cancel, check_runs, create_evaluations, record, server_of
 from scheduler.regrade import Regrading, Reporter, check_today, grader_pool
 from scheduler.score import Rescored, Today, all_lines, recorded, set_against
 from scheduler.submit import MOST_GENERATIONS
 from scheduler.summary import exit_code, summed_up
 from scheduler.tallies import PlanLines
+from scheduler.validate import check_judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,9 @@ def judge_anew(
             "evals/results first (`aws s3 sync`)"
         )
     now = datetime.now(UTC)
-    bundle, graders = _todays_graders(config, today, result.plan) if regrade else (None, result.plan.graders)
+    bundle, graders = (
+        _todays_graders(config, today, result.plan, options.environment) if regrade else (None, result.plan.graders)
+    )
     with ExitStack() as stack:
         server = stack.enter_context(server_of(result.plan, config, options, result.store)) if recording else None
         plan = _opened(server, result, today, now, graders, again=now.isoformat() if regrade else "")
@@ -88,15 +91,16 @@ def judge_anew(
     return Anew(rescored, made.plan, documents, work.stopped, work.signal)
 
 
-def _todays_graders(config: TreeConfig, today: Today, plan: Plan) -> tuple[Bundle, PlannedGraders]:
+def _todays_graders(
+    config: TreeConfig, today: Today, plan: Plan, environment: Mapping[str, str]
+) -> tuple[Bundle, PlannedGraders]:
     names = check_today(config, today, plan)
     if not names:
         raise UsageError("--regrade: none of the scenarios that can be judged calls a grader")
-    bundle = build_bundle(config.root, names, config.graders.files)
-    table = config.graders
-    judge = plan.target.base_url is not None or config.judge is not None
-    python = resolve_python(table.python, config.root)
-    return bundle, PlannedGraders(bundle.digest, python, table.env, table.network, table.memory_mb, judge)
+    if plan.target.base_url is None:  # else the platform's judge is asked
+        check_judge(config, names, environment)
+    bundle = bundle_of(config, names, harness_files(config))
+    return bundle, planned_graders(config, names, bundle, plan.target)
 
 
 def _opened(

@@ -37,7 +37,7 @@ from evalfleet.tree import MAX_CONCURRENCY, TreeConfig, TreeVersion
 from scheduler.pins import Pin, make_pin, submission_id
 from scheduler.select import DRAFT, Selection
 
-SCORER: Final = Scorer("evalfleet-checks", "1")
+SCORER: Final = Scorer("evalfleet-checks", "2")
 """Who judges. The version moves only when a verdict could (S10)."""
 
 DEFAULT_CONCURRENCY: Final = 8
@@ -126,7 +126,7 @@ def suite_version(
                 graded = graded or bool(scenario.graders)
             before = digest([before, list(scenario.user)])
     ordered = [part for _, part in sorted(parts, key=lambda part: part[0])]
-    return digest({"scenarios": ordered, "graders": graders.digest if graded and graders is not None else None})
+    return digest({"scenarios": ordered, "graders": graders.version if graded and graders is not None else None})
 
 
 def build_plan(

@@ -8,6 +8,7 @@ began.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from evalfleet.contract.client import Client
 from evalfleet.errors import OperatorError, ProblemAnswer
 from evalfleet.evidence import EVIDENCE
 from evalfleet.plan import Plan
-from evalfleet.recording import BATCH, wire_attempt
+from evalfleet.recording import BATCH, OF_SOME, refused_attempts, wire_attempt
 from evalfleet.results import FolderResults
 from evalfleet.settings import Settings
 from evalfleet.tree import TreeConfig
@@ -26,6 +27,8 @@ from scheduler.embedded import Stack
 from scheduler.evaluate import Options, contact_of, state_folder
 from scheduler.submissions import Submissions
 from scheduler.submit import created_evaluation
+
+log = logging.getLogger(__name__)
 
 _RUN_AT = re.compile(r"/attempts/(\d+)/run_id")
 
@@ -128,13 +131,22 @@ async def cancel(client: Client, plan: Plan) -> None:
 
 
 async def _send(client: Client, evaluation: str, batch: list[dict[str, Any]], shown: str) -> None:
-    try:
-        await client.record_attempts(evaluation, batch)
-    except ProblemAnswer as problem:
-        gone = _unknown_runs(problem, batch)
-        if gone:
-            raise _gone(shown, gone) from problem
-        raise
+    """All of the batch but what the server refuses, which stays missing and is told with its reason (S18)."""
+    while batch:
+        try:
+            await client.record_attempts(evaluation, batch)
+        except ProblemAnswer as problem:
+            gone = _unknown_runs(problem, batch)
+            if gone:
+                raise _gone(shown, gone) from problem
+            refused = refused_attempts(problem, range(len(batch))) if problem.status in OF_SOME else {}
+            if not refused:
+                raise
+            for number, why in refused.items():
+                log.warning("%s, trial %d: %s", batch[number]["case_key"], batch[number]["attempt_index"], why)
+            batch = [attempt for number, attempt in enumerate(batch) if number not in refused]
+        else:
+            return
 
 
 async def _end(client: Client, evaluation: str) -> dict[str, Any]:
@@ -148,7 +160,8 @@ async def _end(client: Client, evaluation: str) -> dict[str, Any]:
 
 def _unknown_runs(problem: ProblemAnswer, batch: list[dict[str, Any]]) -> list[str]:
     """The runs of a refused batch that the server does not know, or not as runs of this commit."""
-    found = (_RUN_AT.fullmatch(str(error.get("name"))) for error in problem.errors)
+    named = (error for error in problem.errors if error.get("code") != "run_already_used")
+    found = (_RUN_AT.fullmatch(str(error.get("name"))) for error in named)
     numbers = [int(match[1]) for match in found if match is not None] if problem.status == 422 else []
     return [str(batch[number]["run_id"]) for number in numbers if number < len(batch)]
 

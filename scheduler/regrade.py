@@ -29,17 +29,18 @@ from evalfleet.errors import (
     ProblemAnswer,
     UnfitHost,
 )
-from evalfleet.graders.check import check_graders
-from evalfleet.graders.judge_call import LlmAnswer, LlmCall, platform_judge, refusal
+from evalfleet.graders.judge_call import LlmAnswer, LlmCall, judge_at, platform_judge, refusal
 from evalfleet.graders.judging import MORE_GRADES, Grade, grade, needs_graders
 from evalfleet.graders.pool import GraderPool, GraderSettings
 from evalfleet.ledger import JUDGE_ROW, Progress
 from evalfleet.plan import Plan
 from evalfleet.server.judge import Judge
 from evalfleet.settings import Settings
-from evalfleet.tree import TreeConfig
+from evalfleet.tree import TreeConfig, harness_files
 from scheduler.evaluate import contact_of
+from scheduler.prepare import judge_address
 from scheduler.score import Played, Today, judged_line
+from scheduler.validate import look
 
 AT_ONCE = 4
 
@@ -111,7 +112,7 @@ class Regrading:
             if graded.stopped is not None or graded.judgement is None:
                 raise JudgeNotConfigured(graded.stopped or "grading was stopped")
             if graded.judgement.outcome != "missing":
-                self._row = 0 if any(answer.llm_calls for answer in graded.answers) else self._row
+                self._row = 0 if graded.judge_answered else self._row
                 return _with_answers(judged_line(line, played, graded.judgement), graded.answers)
             self._row += 1
             if self._row >= JUDGE_ROW:
@@ -138,7 +139,7 @@ def check_today(config: TreeConfig, today: Today, plan: Plan) -> set[str]:
         if planned.evaluation is not None and (scenario := today.scenario(case.name, planned.scenario.id)) is not None
         for grader in scenario.graders
     ]
-    problems = check_graders(config.root, calls, config.graders) if calls else []
+    problems = look(config, calls, harness_files(config)) if calls else []
     if problems:
         raise GraderRefused("\n".join(problem.render() for problem in problems))
     return {name for name, _ in calls}
@@ -155,12 +156,13 @@ async def grader_pool(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(pool.aclose)
         judge_for = await _judges(plan, config, settings, environment, stack)
+        judge = judge_at(judge_address(config, plan.target))
 
         def grader_for(line: Mapping[str, Any]) -> Grade:
             llm = judge_for(line)
 
-            async def call(name: str, case: dict[str, Any], run: dict[str, Any]) -> GraderAnswer:
-                return await pool.grade(folder, graders, name, case, run, llm)
+            async def call(name: str, case: dict[str, Any], run: dict[str, Any], about: dict[str, Any]) -> GraderAnswer:
+                return await pool.grade(folder, graders, name, case, run, llm, about=about, judge=judge)
 
             return call
 

@@ -60,7 +60,7 @@ def summary_lines(summary: Summary, width: int | None, more: Sequence[Section] =
 
 
 def scenario_lines(scenarios: Sequence[ScenarioSummary], width: int | None) -> Iterator[Text]:
-    """case, scenario, verdict, how many of how many, median duration, the first failure in words.
+    """case, scenario, verdict, how many of how many, median duration, the first failure and what else there is to know.
 
     Where a terminal leaves too little room for the words they stand below, indented.
     """
@@ -152,6 +152,7 @@ def _words(scenario: ScenarioSummary) -> Iterator[str]:
     if scenario.first_failure is not None:
         which = f"trial {scenario.first_failure_trial}: " if scenario.trials > 1 else ""
         yield which + scenario.first_failure
+    yield from scenario.remarks
     if scenario.elsewhere:
         yield f"{trials_in_words(scenario.elsewhere)} recorded elsewhere, no evidence here"
     if scenario.quarantine is not None:
@@ -199,6 +200,9 @@ def _counts(summary: Summary) -> Text:
     errors = sum(scenario.errors for scenario in summary.scenarios)
     if errors:
         line.append(f"; {_many(errors, 'attempt')} ended in an error")
+    crashed = sum(scenario.passed_with_failed_turn for scenario in summary.scenarios)
+    if crashed:
+        line.append(f"; {_many(crashed, 'attempt')} passed although a turn failed")
     return line
 
 
@@ -210,7 +214,7 @@ def evaluation_rates(evaluation: EvaluationSummary) -> str:
     if k > 1:
         parts += [f"pass@{k} {_rate(evaluation.pass_at_k, of)}", f"pass^{k} {_rate(evaluation.pass_hat_k, of)}"]
     if evaluation.judge_score is not None:
-        parts.append(f"score {evaluation.judge_score:.2f}")
+        parts.append(f"score {_score(evaluation.judge_score)}")
     missing = f", {evaluation.missing} missing" if evaluation.missing else ""
     parts.append(f"({_many(of, 'scenario')}, {_many(evaluation.recorded, 'attempt')}{missing})")
     return _GAP.join(parts)
@@ -236,9 +240,16 @@ def _grader(grader: GraderSummary) -> str:
     """How a grader decided, over all trials that it was asked about."""
     said = f"{clean(grader.name)}: passed {grader.passed} of {grader.answered}"
     if grader.score is not None:
-        said += f", score {grader.score:.2f}" + (f" (n={grader.scored})" if grader.scored != grader.answered else "")
+        said += f", score {_score(grader.score)}" + (
+            f" (n={grader.scored})" if grader.scored != grader.answered else ""
+        )
     unanswered = grader.calls - grader.answered
     return said + (f", {_many(unanswered, 'call')} without a decision" if unanswered else "")
+
+
+def _score(score: float) -> str:
+    """`0.86`; one that two decimals would make 0, or a line of digits, as `5e-324`."""
+    return f"{score:.2f}" if score == 0 or 0.005 <= abs(score) < 1e6 else f"{score:.3g}"
 
 
 def _spent(spend: Spend) -> str:

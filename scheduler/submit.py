@@ -34,7 +34,7 @@ CUT_SHORT = frozenset({"cancelled", "failed"})
 ENDED = CUT_SHORT | {"completed"}
 TO_BE_GRADED = frozenset({"judge_unavailable", LEFT_OUT})
 """Codes of missing attempts whose trial is in the artifact."""
-GRADERS_FILE = "graders.tar"
+GRADERS_FILE = "graders.tar.gz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +143,28 @@ def _with_artifact(
             f"{store.shown(folder)} belongs to {earlier.id}, but to other evaluations than the platform's; "
             "move that folder away, or use --fresh"
         )
-    again = replace(earlier, concurrency=plan.concurrency, limits=plan.limits, quarantine=plan.quarantine)
+    again = replace(
+        earlier,
+        concurrency=plan.concurrency,
+        limits=plan.limits,
+        quarantine=plan.quarantine,
+        baseline=plan.baseline,
+    )
     return seal.signed(again)
 
 
 def put_bundle(store: ResultsStore, plan: Plan, bundle: Bundle | None) -> None:
-    """The graders, by digest, beside the plan that names them."""
-    if bundle is not None:
-        store.write_bytes_exclusive(f"{plan.artifact}/{GRADERS_FILE}", bundle.data)
+    """The graders, by digest, beside the plan that names them. One that is gone on with keeps its own: what no pin
+    holds of the tree (a case that it does not play) may have changed since."""
+    if bundle is None or plan.graders is None:
+        return
+    path = f"{plan.artifact}/{GRADERS_FILE}"
+    if plan.graders.digest == bundle.digest:
+        store.write_bytes_exclusive(path, bundle.data)
+    elif not store.exists(path):
+        raise OperatorError(
+            f"{plan.id} was cut short before its graders were stored, and evals/ has changed since: --fresh starts over"
+        )
 
 
 def put_graders(ledger: Ledger, store: ResultsStore, plan: Plan) -> None:

@@ -61,6 +61,8 @@ class ScenarioSummary:
     not hold yet. `first_failure`: of the first trial that failed or ended in an error, in its own words; else why the
     first missing one is. `duration_ms`: median over trials with evidence. `stale`: why today's case file was not
     applied (S32). `was`: the recorded verdict, where scoring again gave another. `quarantine`: why it does not gate.
+    `passed_with_failed_turn`: trials (S21). `repeated_tries`: tries before those that gave the results, by why they had
+    none (S17).
     `refused`: those of `unrecorded` that the server refuses to record, and why.
     """
 
@@ -82,6 +84,21 @@ class ScenarioSummary:
     was: str | None = None
     quarantine: Quarantine | None = None
     refused: tuple[MissingAttempt, ...] = ()
+    passed_with_failed_turn: int = 0
+    repeated_tries: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a verdict does not show, in words: a crash that the assertions let pass, tries that were repeated."""
+        found = []
+        if self.passed_with_failed_turn:
+            of = f"{self.passed_with_failed_turn} of {self.trials} trials " if self.trials > 1 else ""
+            found.append(f"{of}passed although a turn failed")
+        if self.repeated_tries:
+            count = sum(self.repeated_tries.values())
+            why = ", ".join(f"{number} {reason}" for reason, number in self.repeated_tries.items())
+            found.append(f"{'1 try' if count == 1 else f'{count} tries'} repeated ({why})")
+        return tuple(found)
 
     def document(self) -> dict[str, Any]:
         """The scenario in `--json`. Counts that are not known are null."""
@@ -96,6 +113,8 @@ class ScenarioSummary:
             "errors": self.errors if known else None,
             "missing": len(self.missing),
             "unrecorded": len(self.unrecorded),
+            "passed_with_failed_turn": self.passed_with_failed_turn,
+            "repeated_tries": dict(self.repeated_tries),
             "first_failure": self.first_failure,
             "duration_ms": self.duration_ms,
             "quarantine": None if self.quarantine is None else self.quarantine.document(),
@@ -326,6 +345,8 @@ class _Evaluation:
             first_failure=first[1],
             first_failure_trial=first[0],
             duration_ms=lines.duration_ms(),
+            passed_with_failed_turn=lines.passed_with_failed_turn,
+            repeated_tries=dict(lines.repeated.most_common()),
         )
 
     def _status(self, key: str) -> tuple[str, frozenset[int] | None]:

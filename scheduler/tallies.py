@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -16,6 +17,7 @@ from fractions import Fraction
 from typing import Any
 
 from evalfleet.checks.outcome import LEFT_OUT
+from evalfleet.checks.text import one_line
 from evalfleet.evidence import EVIDENCE
 from evalfleet.plan import Plan
 from scheduler.spend import SpendCounter
@@ -24,6 +26,7 @@ _NO_LINE, _MISSING, _ELSEWHERE = 0, 1, 2
 _FARTHEST = 400
 """Decimal places of a score to either side, more than a float has: one beyond is no score, and as an exact fraction it
 would fill memory."""
+_MOST_OF_A_REASON = 80
 _CODES = {"passed": 3, "failed": 4, "error": 5}
 
 
@@ -56,7 +59,7 @@ class PlanLines:
 class ScenarioLines:
     """The lines of one scenario, from trial 0 to `trials` - 1; any beyond are nobody's attempt."""
 
-    __slots__ = ("_durations", "_states", "_why", "lost", "score_sum", "scored")
+    __slots__ = ("_durations", "_states", "_why", "lost", "passed_with_failed_turn", "repeated", "score_sum", "scored")
 
     def __init__(self, trials: int) -> None:
         self._states = bytearray(trials)
@@ -64,6 +67,10 @@ class ScenarioLines:
         self._why: dict[int, str] = {}
         self.lost: tuple[int, str | None] | None = None
         """The first trial with evidence that did not pass, and why."""
+        self.passed_with_failed_turn = 0
+        """Trials that passed although a turn of theirs failed (S21)."""
+        self.repeated: Counter[str] = Counter()
+        """Tries before the one that gave a result, by why they had none (S17); a missing attempt's reason says it."""
         self.scored = 0
         self.score_sum = Fraction(0)
 
@@ -83,6 +90,8 @@ class ScenarioLines:
         else:
             self._states[trial] = _CODES[outcome]
             self._measure(line)
+            self.repeated.update(_repeated_tries(line))
+            self.passed_with_failed_turn += outcome == "passed" and _has_failed_turn(line)
             if outcome != "passed" and (self.lost is None or trial < self.lost[0]):
                 self.lost = (trial, reason)
         return True
@@ -188,6 +197,19 @@ def answers_of(line: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for answer in graders if isinstance(graders, Sequence) and not isinstance(graders, str) else ():
         if isinstance(answer, Mapping):
             yield answer
+
+
+def _has_failed_turn(line: Mapping[str, Any]) -> bool:
+    record = line.get("trial_record")
+    return isinstance(record, Mapping) and bool(record.get("error"))
+
+
+def _repeated_tries(line: Mapping[str, Any]) -> Iterator[str]:
+    """Why each try but the last had no result: its code, or the sentence in artifacts that do not have the code."""
+    tries = line.get("tries")
+    for one in tries[:-1] if isinstance(tries, list) else ():
+        if isinstance(one, Mapping) and one.get("reason"):
+            yield str(one.get("code") or one_line(str(one["reason"]), _MOST_OF_A_REASON))
 
 
 def _decimal(value: Any) -> Decimal | None:

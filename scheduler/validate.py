@@ -7,7 +7,7 @@ command, the results folder, and the API's limits. Nothing is written and no age
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -28,14 +28,15 @@ from evalfleet.errors import (
     UsageError,
 )
 from evalfleet.graders.bundle import links_to_nowhere
-from evalfleet.graders.check import check_graders, check_graders_by_ast
+from evalfleet.graders.check import GraderProblem, asking, check_graders, check_graders_by_ast
+from evalfleet.graders.rest import rest_of
 from evalfleet.plan import PlannedTarget
 from evalfleet.server.drivers import make_driver
 from evalfleet.settings import Settings
 from evalfleet.surroundings import user_environment
 from evalfleet.tree import CONFIG_FILE, TreeConfig, TreeVersion, read_tree_config, read_tree_version
 from scheduler.plan import build_plan
-from scheduler.select import select
+from scheduler.select import Selection, select
 
 CASES_FOLDER = "evals/cases"
 T = TypeVar("T")
@@ -158,9 +159,12 @@ def validate(
         version = _caught(errors, lambda: read_tree_version(config))
         if whole.cases and not problems:  # a refused file's case would look like a name that matches nothing
             draft = drafts.cases[0] if drafts is not None and drafts.cases else None
-            _caught(errors, lambda: _check_selection(config, loaded.cases, words, deselect, draft))
+            chosen = _caught(errors, lambda: _check_selection(config, loaded.cases, words, deselect, draft))
+            if chosen is not None and import_graders and not target:
+                _caught(errors, lambda: check_judge(config, _called(chosen), environment))
         if whole.grader_places():
-            _caught(errors, lambda: problems.extend(look_at_graders(config, whole, import_them=import_graders)))
+            files = version.files if version is not None else ()
+            _caught(errors, lambda: problems.extend(look_at_graders(config, whole, files, import_them=import_graders)))
         if target:
             _caught(errors, lambda: check_target(config, environment))
         else:
@@ -169,6 +173,8 @@ def validate(
         if whole.cases and not problems:
             _caught(errors, lambda: check_quarantine(config, whole.cases, of_suite=suite is not None))
     over = [] if config is None else quarantines_over(config, datetime.now(UTC).date())
+    if config is not None and version is not None and whole.grader_places():
+        _caught(errors, lambda: over.extend(what_graders_miss(config, version.files)))
     warnings = (*whole.warnings, *over, *dangling(root))
     return Validation(root, config, whole.cases, warnings, tuple(problems), tuple(errors), version)
 
@@ -196,15 +202,15 @@ def _no_cases(root: Path) -> UsageError:
     return UsageError(f"{root / CASES_FOLDER} holds no case (a .yaml file); `evalfleet init` writes a first one")
 
 
-def look_at_graders(config: TreeConfig, cases: LoadedCases, *, import_them: bool = True) -> list[CaseProblem]:
-    """A problem at the case's line for each grader that cannot be called (S6). GraderRefused, UnfitHost: none can."""
+def look_at_graders(
+    config: TreeConfig, cases: LoadedCases, harness: Sequence[str] = (), *, import_them: bool = True
+) -> list[CaseProblem]:
+    """A problem at the case's line for each grader that cannot be called (S6). `harness`: its files. GraderRefused,
+    UnfitHost: none can."""
     names = cases.grader_places()
     places = {str(place): place for _, place in names}
     asked = [(name, str(place)) for name, place in names]
-    if import_them:
-        found = check_graders(config.root, asked, config.graders)
-    else:
-        found = check_graders_by_ast(config.root, asked)
+    found = look(config, asked, harness) if import_them else check_graders_by_ast(config.root, asked)
     pointers = cases.pointers() if found else {}
     return [
         CaseProblem(
@@ -218,6 +224,17 @@ def look_at_graders(config: TreeConfig, cases: LoadedCases, *, import_them: bool
     ]
 
 
+def look(config: TreeConfig, asked: Sequence[tuple[str, str]], harness: Sequence[str]) -> list[GraderProblem]:
+    """Import the graders with these names, each with its place, in the copy of the tree that their calls get."""
+    return check_graders(config.root, asked, config.graders, harness=harness, results=config.results_folder)
+
+
+def what_graders_miss(config: TreeConfig, harness: Sequence[str]) -> list[CaseProblem]:
+    """A warning where the tree is too large to be copied for its graders (S28)."""
+    rest = rest_of(config.root, harness, config.results_folder)
+    return [CaseProblem(Place(CONFIG_FILE, 1, 1), rest.left_out)] if rest.left_out else []
+
+
 def _source_line(root: Path, place: Place) -> str:
     try:
         lines = (root / place.file).read_text(encoding="utf-8-sig", errors="replace").split("\n")
@@ -228,16 +245,38 @@ def _source_line(root: Path, place: Place) -> str:
 
 def _check_selection(
     config: TreeConfig, cases: Sequence[Case], words: Sequence[str], deselect: Sequence[str], draft: Case | None
-) -> None:
-    """A plan of it, thrown away: the words match, and no group is over the API's limits (A11)."""
+) -> Selection:
+    """What is chosen. A plan of it, thrown away: the words match, and no group is over the API's limits (A11)."""
+    chosen = select(cases, words, root=config.root, drafts=draft, deselect=deselect)
     build_plan(
         config,
-        select(cases, words, root=config.root, drafts=draft, deselect=deselect),
+        chosen,
         target=PlannedTarget(None, "", None, ""),
         commit="",
         graders=None,
         created_at=datetime.now(UTC),
     )
+    return chosen
+
+
+def _called(chosen: Selection) -> set[str]:
+    """The graders that chosen scenarios call."""
+    return {
+        grader.name
+        for case in chosen.cases
+        for scenario in case.scenarios
+        if case_key(case.name, scenario.id) in chosen.chosen
+        for grader in scenario.graders
+    }
+
+
+def check_judge(config: TreeConfig, names: Collection[str], environment: Mapping[str, str]) -> None:
+    """ConfigError where one of these graders may ask the judge, and the key that `[judge]` names is not set: else each
+    scenario would say so, after its run was paid for (S26)."""
+    from evalfleet.server.judge import Judge  # most trees have none
+
+    if config.judge is not None and asking(config.root, names):
+        Judge(config.judge, environ=environment).check()
 
 
 def check_harness(config: TreeConfig, environment: Mapping[str, str]) -> None:

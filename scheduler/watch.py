@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from evalfleet.artifact import find, finish, open_artifact, read_plan
@@ -19,6 +20,7 @@ from evalfleet.plan import Plan
 from evalfleet.results import ResultsStore, shared_results
 from evalfleet.settings import Settings
 from scheduler.allowed import AllowedMissing, are_over, ended_by_itself
+from scheduler.compare import Baseline, Compared, FailOn, baseline_of, planned_baseline
 from scheduler.dispatch import Ended
 from scheduler.evaluate import Reporter
 from scheduler.fleet import documents, end, summarize_fleet
@@ -40,15 +42,23 @@ def watch(
     *,
     allow_flaky: bool,
     allow_missing: AllowedMissing | None = None,
-) -> tuple[Summary, int]:
-    """Follow a submission to its end; its summary and exit code. A signal ends the watching, not the submission: then
-    the summary is how far it is. Where no more is missing at its end than `allow_missing`, its evaluations are ended
-    with what is recorded (S18): the one thing that watching does. UsageError when nobody knows it."""
+    baseline: str | Baseline | None = None,
+    fail_on: FailOn | None = None,
+    root: Path | None = None,
+) -> tuple[Summary, int, Compared | None]:
+    """Follow a submission to its end; its summary, its exit code, and how it compares with its baseline: the one that
+    is given, as on the command line (`root`: of the tree whose commits it may name) or opened, else the one that it was
+    submitted with. A signal ends the watching, not the submission: then the summary is how far it is. Where no more is
+    missing at its end than `allow_missing`, its evaluations are ended with what is recorded (S18): the one thing that
+    watching does. UsageError when nobody knows it."""
     store = shared_results(settings.require_results_url())
     try:
         store.check()
     except ResultsAway as away:  # it is needed at the end, and the submission waits for it, too
         reporter.warn(str(away))
+    if isinstance(baseline, str):  # whatever is wrong with it is said before the watching
+        result = baseline_of(baseline, store, root or Path.cwd(), apart_from=find(store, submission))
+        baseline = Baseline(result, fail_on)
     ledger = Ledger(settings.require_broker().redis_url)
     with Interrupts() as interrupts:
         ended = _follow(submission, store, ledger, interrupts, reporter)
@@ -61,6 +71,7 @@ def watch(
     if artifact is None:
         raise UsageError(f"{store.shown()} holds no artifact of {submission}; is EVALFLEET_RESULTS_URL the fleet's?")
     plan = read_plan(store, artifact)
+    older = baseline or planned_baseline(plan, store, fail_on, reporter.warn)
     found = documents(settings, plan)
     summary = summarize_fleet(plan, store, found, ended or Ended("left"))
     over = allow_missing is not None and ended is not None and allow_missing.covers(summary)
@@ -74,16 +85,20 @@ def watch(
     if ended is None:
         reporter.note(f"not watching any more; {submission} goes on (`evalfleet watch {submission}`)")
     ledger.close()
+    compared = None if older is None or ended is None else older.against(plan, summary)
     code = exit_code(
         summary,
         allow_flaky=allow_flaky,
+        regressed=compared is not None and compared.is_lost,
         fault=ended is not None and ended.is_our_fault,
         stopped=ended is not None and ended.is_by_limit,
         signal=interrupts.first if ended is None else None,
     )
     if over and summary.missing_allowed:
-        finish(store, artifact, summary.stored(code))
-    return summary, code
+        finish(
+            store, artifact, summary.stored(code) | ({} if compared is None else {"comparison": compared.document()})
+        )
+    return summary, code, compared
 
 
 def _until_written(submission: str, ledger: Ledger, interrupts: Interrupts, *, retired: bool) -> None:

@@ -681,7 +681,7 @@ def test_every_field_is_documented() -> None:
     text = (Path(__file__).parent.parent / "docs" / "artifact.md").read_text()
     words = set(re.findall(r"\w+", text))
     records = (Trial, TurnSummary, ToolCall, HookCall, Finding, GraderAnswer, RunMeaning)
-    fields = {field.name for record in records for field in dataclasses.fields(record)} - {"retryable_agent"}
+    fields = {field.name for record in records for field in dataclasses.fields(record)}
     stored = summarize(PLAN, [line("a", usage={"chat_id": "c"})], artifact="x").stored(0)
     documents = [PLAN.to_json(), line("a"), stored, *stored["scenarios"], *stored["evaluations"], stored["spend"]]
     for document in documents:

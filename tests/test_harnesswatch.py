@@ -7,10 +7,11 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from evalfleet import gitrepo, harnesswatch
+from evalfleet import gitrepo, harnessfiles, harnesswatch
 from evalfleet.harnesswatch import SETTLED_NS, HarnessWatch, watched_version
 from evalfleet.tree import TreeVersion, read_tree_config
 from tests.test_tree import git
@@ -154,9 +155,16 @@ def test_s33_a_look_at_a_tree_that_is_still_reads_nothing(
         without_git(tree)
     watch = settled(watched(tree))
     read: list[object] = []
-    digest, run = harnesswatch.file_digest, gitrepo._run
-    monkeypatch.setattr(harnesswatch, "file_digest", lambda *words: (read.append(words), digest(*words))[1])
-    monkeypatch.setattr(gitrepo, "_run", lambda *words, **more: (read.append(words), run(*words, **more))[1])
+
+    def noted(what: Callable[..., Any]) -> Callable[..., Any]:
+        def act(*words: Any, **more: Any) -> Any:
+            read.append(words)
+            return what(*words, **more)
+
+        return act
+
+    monkeypatch.setattr(harnesswatch, "file_digest", noted(harnessfiles.file_digest))
+    monkeypatch.setattr(gitrepo, "_run", noted(gitrepo._run))
     assert watch.look() == ""
     assert read == []
     (tree / "agent.py").write_text("print(2)\n")

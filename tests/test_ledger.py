@@ -325,9 +325,11 @@ def test_s26_ten_gradings_in_a_row_without_a_judge_pause_grading_with_one_messag
     answers = [ledger.judge_failed(plan.id, "503") for _ in range(12)]
     assert answers == [*[JudgeRow.SHORT] * 9, JudgeRow.TENTH, JudgeRow.PAUSED, JudgeRow.PAUSED]
     assert ledger.claim_grade(plan.id, Attempt(0, 0, 0), "a") is None
+    assert ledger.claim_grade(plan.id, Attempt(0, 0, 0), "a", asks=False) == b"play", "its graders need no judge"
+    ledger.release_grade(plan.id, Attempt(0, 0, 0), "a")
     meta = ledger.meta(plan.id)
     assert meta is not None
-    assert meta.judge_trouble == "503"
+    assert (meta.judge_trouble, meta.judge_row) == ("503", 12)
     ledger.redis.delete(f"{ledger.prefix}s:{plan.id}:judge")  # the pause is over
     assert ledger.claim_grade(plan.id, Attempt(0, 0, 0), "a") == b"play"
     ledger.judge_answered(plan.id)

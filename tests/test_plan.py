@@ -16,6 +16,7 @@ from evalfleet.plan import (
     Conversation,
     Limits,
     Plan,
+    PlannedBaseline,
     PlannedCase,
     PlannedEvaluation,
     PlannedGraders,
@@ -223,3 +224,10 @@ def test_2000_scenarios_load_and_plan_in_one_go_a11() -> None:
     document = plan()
     big = replace(document, cases=(PlannedCase(case.name, case.file, many),))
     assert len(list(Plan.loads(big.dumps()).all_attempts())) == 2000
+
+
+def test_s34_a_plan_carries_its_baseline() -> None:
+    assert "baseline" not in plan().to_json()
+    for fail_on in (None, "significant"):
+        with_one = replace(plan(), baseline=PlannedBaseline("d" * 40, "20261130T124500Z-00000001", fail_on))
+        assert Plan.loads(with_one.dumps()) == with_one

@@ -565,6 +565,20 @@ def test_reading_a_tree_takes_no_lock_and_starts_no_monitor(tree: Path, tmp_path
     assert (tree / ".git/index").read_bytes() == index
 
 
+def test_s33_an_edit_in_the_second_of_the_commit_that_leaves_the_size_is_a_change(tree: Path) -> None:
+    """Git compares whole seconds. What was written in the second of the index itself is read by it, so a copy of the
+    index must be as old as the index."""
+    git(tree, "config", "core.trustctime", "false")
+    os.utime(tree / "agent.py", (10**9, 10**9))
+    git(tree, "add", "agent.py")
+    git(tree, "commit", "-q", "--allow-empty", "-m", "in one second")
+    os.utime(tree / ".git/index", (10**9, 10**9))
+    text = (tree / "agent.py").read_text()
+    (tree / "agent.py").write_text(text.replace("print", "paint"))
+    os.utime(tree / "agent.py", (10**9, 10**9))
+    assert commit_of(tree) != git(tree, "rev-parse", "HEAD")
+
+
 def test_a_link_counts_by_where_it_points(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "outside.py").write_text("1\n")
     (tree / "link.py").symlink_to(tmp_path / "outside.py")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import logging
-import re
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +23,7 @@ from evalfleet.contract import jsontext
 from evalfleet.errors import BrokerFull, EvalfleetError, ProblemAnswer, ResultsAway, StorageError
 from evalfleet.ledger import Ledger
 from evalfleet.plan import Attempt, Plan
-from evalfleet.recording import BATCH, wire_attempt
+from evalfleet.recording import BATCH, OF_SOME, named_attempts, refused_attempts, wire_attempt
 from evalfleet.results import ResultsStore
 from evalfleet.telemetry import BATCH_ATTEMPTS, RECORD_SECONDS
 from worker.health import Health
@@ -44,13 +43,10 @@ cases of the evaluation (wire.md), which for 200,000 attempts is a megabyte."""
 ENDED_CODES = frozenset({"evaluation_completed", "evaluation_cancelled", "evaluation_not_running"})
 LARGE_AT_ONCE = 8
 """Records whose trials are read again for one round: all of them are in memory then."""
-OF_SOME = frozenset({400, 413, 422})
-"""What refuses a batch for some of its attempts, or for its size."""
 ALIKE = 32
 """So many refusals with nothing taken in between are not about single attempts: the submission stops."""
 WORTH_WAITING = frozenset({408, 409, 425, 429})
 """Of the 4xx, those that asking later may change; any other refuses the batch for good."""
-_ATTEMPT_AT = re.compile(r"/attempts/(\d+)(?:/|$)")
 
 
 class Recorder(Protocol):
@@ -264,7 +260,7 @@ class Aggregator:
                 if problem.code == "attempt_conflict":
                     gone = self._note_conflicts(evaluation, problem, part)
                 elif problem.status in OF_SOME and in_a_row <= ALIKE:
-                    gone = _refused(problem, part)
+                    gone = refused_attempts(problem, part)
                     refused |= gone
                 else:
                     raise
@@ -288,7 +284,7 @@ class Aggregator:
 
     def _conflicts(self, evaluation: str, problem: ProblemAnswer, sent: Sequence[Attempt]) -> list[Attempt]:
         """Which of them the answer names; where it names none, all that the evaluation holds already."""
-        named = _named(problem, sent)
+        named = named_attempts(problem, sent)
         if named:
             return list(named)
         document = self.recorder.get_evaluation(evaluation)
@@ -327,23 +323,6 @@ class Aggregator:
         elif status != "running":
             evaluation = self.plan.evaluations[index].id
             self.ledger.end(self.plan.id, "stopped", f"{evaluation} is {status}", f"evaluation_{status}")
-
-
-def _named(problem: ProblemAnswer, sent: Sequence[Attempt]) -> dict[Attempt, str]:
-    """The attempts of a batch that an answer points at, each with its first reason."""
-    named: dict[Attempt, str] = {}
-    for error in problem.errors:
-        at = _ATTEMPT_AT.match(str(error.get("name")))
-        if at is not None and int(at[1]) < len(sent):
-            where = str(error["name"])[at.end() :]
-            named.setdefault(sent[int(at[1])], f"{where} {error.get('reason') or problem.detail}".strip())
-    return named
-
-
-def _refused(problem: ProblemAnswer, sent: Sequence[Attempt]) -> dict[Attempt, str]:
-    """Which attempts the server refuses, and why, as far as its answer tells: those that it names, or the only one."""
-    named = _named(problem, sent) or ({sent[0]: problem.detail} if len(sent) == 1 else {})
-    return {attempt: f"the server refuses to record it: {why}" for attempt, why in named.items()}
 
 
 def _few_large(waiting: Mapping[_K, bytes]) -> dict[_K, dict[str, Any]]:

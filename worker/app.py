@@ -27,6 +27,7 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from celery.worker import state
 from kombu.exceptions import OperationalError
 
+from evalfleet.contract.outbound import way_to
 from evalfleet.contract.tasks import (
     AGGREGATE_QUEUE,
     AGGREGATE_TASK,
@@ -280,7 +281,7 @@ def check_environment(settings: Settings, queues: Sequence[str]) -> None:
     """What is missing is said at the start, not by every message. Raises SettingError or CredentialError."""
     settings.require_broker()
     if not settings.keys or settings.base_url is not None:
-        settings.require_base_url()
+        way_to(settings.require_base_url())
         settings.require_token()
     if settings.plan_key is None:
         for profile in settings.keys:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from evalfleet.checks.outcome import GraderAnswer, Judgement, Meaning, RunMeaning
+from evalfleet.checks.outcome import GraderAnswer, Judgement, RunMeaning
 from evalfleet.checks.trial import Trial, read_trial
 from evalfleet.givenup import reason_of
 from evalfleet.plan import Attempt, Plan
@@ -50,7 +50,7 @@ class Play:
         return {
             "attempt": str(self.attempt),
             "trial_record": self.trial.to_json(),
-            "meaning": meaning_json(self.meaning),
+            "meaning": self.meaning.to_json(),
             "run_id": self.run_id,
             "chat_id": self.chat_id,
             "tries": [dict(t) for t in self.tries],
@@ -62,20 +62,12 @@ class Play:
         return cls(
             attempt=Attempt.parse(document["attempt"]),
             trial=Trial.from_json(document["trial_record"]),
-            meaning=meaning_from(document["meaning"]),
+            meaning=RunMeaning.from_json(document["meaning"]),
             run_id=document["run_id"],
             chat_id=document["chat_id"],
             tries=tuple(document["tries"]),
             usage=document["usage"],
         )
-
-
-def meaning_json(meaning: RunMeaning) -> dict[str, Any]:
-    return {"meaning": meaning.meaning.value, "reason": meaning.reason, "code": meaning.code}
-
-
-def meaning_from(document: Mapping[str, Any]) -> RunMeaning:
-    return RunMeaning(Meaning(document["meaning"]), document["reason"], document["code"])
 
 
 def attempt_line(plan: Plan, play: Play, judgement: Judgement, answers: Sequence[GraderAnswer]) -> dict[str, Any]:
@@ -86,7 +78,7 @@ def attempt_line(plan: Plan, play: Play, judgement: Judgement, answers: Sequence
         "reason": judgement.reason,
         "run_id": play.run_id,
         "chat_id": play.chat_id,
-        "meaning": meaning_json(play.meaning),
+        "meaning": play.meaning.to_json(),
         "trial_record": play.trial.to_json(),
         "findings": [finding.to_json() for finding in judgement.findings],
         "graders": [answer.to_json() for answer in answers],
@@ -114,7 +106,7 @@ def context_line(plan: Plan, play: Play) -> dict[str, Any]:
         "reason": None,
         "run_id": play.run_id,
         "chat_id": play.chat_id,
-        "meaning": meaning_json(play.meaning),
+        "meaning": play.meaning.to_json(),
         "trial_record": play.trial.to_json(),
         "findings": [],
         "graders": [],

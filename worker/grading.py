@@ -8,8 +8,10 @@ grading is tried again, then left missing.
 from __future__ import annotations
 
 import asyncio
+import collections
 import concurrent.futures
 import functools
+import itertools
 import logging
 import tempfile
 import threading
@@ -21,8 +23,8 @@ from evalfleet.bulk import is_large, made_whole, packed
 from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.contract import jsontext
 from evalfleet.errors import PlanRefused, PlatformError, StorageError, TargetUnreachable, UnfitHost
-from evalfleet.graders.bundle import digest_of, unpack
-from evalfleet.graders.judge_call import platform_judge
+from evalfleet.graders.bundle import digest_of, remove_unpacked, unpack
+from evalfleet.graders.judge_call import judge_at, platform_judge
 from evalfleet.graders.judging import MORE_GRADES, Graded, grade
 from evalfleet.graders.pool import GraderPool, GraderSettings
 from evalfleet.ledger import FAULT, JUDGE_ROW, JudgeRow, Ledger
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+COPIES_KEPT = 8
+
 
 class Grading:
     """The grading half of a worker: its cages, and the graders that it has unpacked."""
@@ -45,7 +49,9 @@ class Grading:
         self.crew = crew
         self._guard = threading.Lock()
         self._pool: GraderPool | None = None
-        self._bundles: dict[str, Path] = {}
+        self._bundles: collections.OrderedDict[str, Path] = collections.OrderedDict()
+        self._calls: collections.Counter[str] = collections.Counter()
+        self._unpacked = itertools.count()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     async def aclose(self) -> None:
@@ -64,7 +70,8 @@ class Grading:
             return
         mine, next_step = True, None
         try:
-            blob = self.crew.ledger.claim_grade(submission, attempt, self.crew.heart.incarnation)
+            asks = plan.may_ask(plan.scenario(attempt))
+            blob = self.crew.ledger.claim_grade(submission, attempt, self.crew.heart.incarnation, asks=asks)
             mine = blob is not None
             if blob is not None:
                 names = {"case": plan.cases[attempt.case].name, "scenario": plan.scenario(attempt).id}
@@ -127,7 +134,7 @@ class Grading:
         assert graded.judgement is not None
         line = attempt_line(plan, play, graded.judgement, graded.answers)
         if graded.judgement.outcome != "missing":
-            if any(answer.llm_calls for answer in graded.answers):
+            if graded.judge_answered:
                 self.crew.ledger.judge_answered(plan.id)
             self.crew.record(plan, play.attempt, line)
             return "recorded"
@@ -156,24 +163,38 @@ class Grading:
             self.crew.ledger.end(plan.id, "stopped", unfit.message, "grader_cage")
 
     async def _call_grader(
-        self, plan: Plan, play: Play, name: str, case: dict[str, Any], run: dict[str, Any]
+        self, plan: Plan, play: Play, name: str, case: dict[str, Any], run: dict[str, Any], about: dict[str, Any]
     ) -> GraderAnswer:
         assert plan.graders is not None
-        bundle = self._bundles.get(plan.graders.digest)
-        if bundle is None:
-            bundle = await asyncio.to_thread(self._bundle, plan)
-        if self._pool is None:
-            self._pool = GraderPool(workers=self.crew.settings.graders_at_once or 4)
+        assert play.run_id is not None
         config = GraderSettings(
             python=plan.graders.python,
             env=plan.graders.env,
             network=plan.graders.network,
             memory_mb=plan.graders.memory_mb,
         )
+        if self._pool is None:
+            self._pool = GraderPool(workers=self.crew.settings.graders_at_once or 4)
+        judge_call, judge = platform_judge(self.crew.client(plan), play.run_id), judge_at(plan.graders.judge_address)
+        digest = plan.graders.digest
+        self._calls[digest] += 1
+        try:
+            bundle = self._bundles.get(digest)
+            if bundle is None:
+                bundle = await asyncio.to_thread(self._bundle, plan)
+            self._bundles.move_to_end(digest)
+            await self._drop_copies(self._pool)
+            return await self._pool.grade(bundle, config, name, case, run, judge_call, about=about, judge=judge)
+        finally:
+            self._calls[digest] -= 1
 
-        assert play.run_id is not None
-        judge_call = platform_judge(self.crew.client(plan), play.run_id)
-        return await self._pool.grade(bundle, config, name, case, run, judge_call)
+    async def _drop_copies(self, pool: GraderPool) -> None:
+        """Of the unpacked trees, each up to 32 MiB and more, those that were not used for the longest time."""
+        idle = [digest for digest in self._bundles if not self._calls[digest]]
+        for digest in idle[: max(len(self._bundles) - COPIES_KEPT, 0)]:
+            folder = self._bundles.pop(digest)
+            await pool.drop(folder)
+            await asyncio.to_thread(remove_unpacked, folder)
 
     def _bundle(self, plan: Plan) -> Path:
         """The unpacked bundle that the plan names. PlanRefused: what stands on the books is another."""
@@ -191,7 +212,7 @@ class Grading:
                     self._folder = tempfile.TemporaryDirectory(
                         prefix="evalfleet-graders-", dir=self.crew.settings.state, ignore_cleanup_errors=True
                     )
-                known = Path(self._folder.name) / digest.rpartition(":")[2][:32]
-                unpack(data, digest, known)
+                name = f"{next(self._unpacked)}-{digest.rpartition(':')[2][:32]}"
+                known = unpack(data, digest, Path(self._folder.name) / name)
                 self._bundles[digest] = known
             return known

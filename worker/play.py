@@ -30,6 +30,8 @@ from worker.watch_run import CANCEL_GRACE_S, RunWatch
 
 log = logging.getLogger(__name__)
 
+TOLD_TO_WAIT = "rate_limited"
+"""The code of a conversation that asked for nothing, because its target asks everybody to wait."""
 WAIT_MOST_S = 60.0
 """A conversation whose next turn has to wait for longer goes back: its claim counts as an open run."""
 CREATED_WITHIN_S = 5.0
@@ -101,7 +103,7 @@ class Player:
     async def play(self) -> GaveUp | None:
         try:
             return await self._play()
-        except Draining:
+        except (Draining, StopSubmission):
             await self._read_what_was_spent()
             raise
         except asyncio.CancelledError:
@@ -188,8 +190,6 @@ class Player:
         meaning = meaning_of(turns, timeout=scenario.timeout, infra_codes=self.plan.infra_codes, not_played=not_played)
         if meaning.meaning is Meaning.NO_RESULT:
             raise _NoResult(meaning.reason, meaning.code)
-        if meaning.retryable_agent and not self._is_last(this.number):
-            raise _NoResult(meaning.reason, meaning.code)
         attempt = Attempt(self.conversation.case, step.scenario, self.conversation.trial)
         if attempt not in self.open and step.scored:
             return  # its evidence is there from an earlier try, or command
@@ -221,7 +221,7 @@ class Player:
         while turn_index and self.wait_for is not None and (seconds := await self.wait_for()) > 0:
             if seconds > WAIT_MOST_S:
                 reason = f"the target asks to wait {seconds:.0f} s before the next turn"
-                raise _NoResult(reason, "rate_limited", final=True, away=True)
+                raise _NoResult(reason, TOLD_TO_WAIT, final=True, away=True)
             await asyncio.sleep(seconds)
         if not self.may_launch():
             raise Draining

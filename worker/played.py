@@ -17,14 +17,14 @@ from evalfleet.plan import Attempt
 
 @dataclass(slots=True)
 class Try:
-    """One try of a conversation, as the artifact keeps it: {try, chat_id, run_ids, reason, usage}."""
+    """One try of a conversation, as the artifact keeps it: {try, chat_id, run_ids, reason, code, usage}. `reason` and
+    `code` say why it had no result."""
 
     number: int
     chat_id: str | None = None
     run_ids: list[str] = field(default_factory=list)
     reason: str | None = None
     code: str | None = None
-    """Of why it had no result; for metrics, not for the artifact."""
     usage: Mapping[str, Any] | None = None
     is_over: bool = False
     """Its chat has come to its end, and its usage was asked for."""
@@ -35,6 +35,7 @@ class Try:
             "chat_id": self.chat_id,
             "run_ids": list(self.run_ids),
             "reason": self.reason,
+            "code": self.code,
             "usage": None if self.usage is None else dict(self.usage),
         }
 

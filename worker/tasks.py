@@ -21,6 +21,7 @@ from evalfleet.bulk import made_whole, packed
 from evalfleet.checks.outcome import LEFT_OUT, judge, leave_out
 from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
+from evalfleet.contract.outbound import way_to
 from evalfleet.contract.tasks import RUN_QUEUE, kind_of
 from evalfleet.errors import (
     CredentialError,
@@ -55,7 +56,7 @@ from worker.grading import Grading
 from worker.health import Health
 from worker.heartbeat import ANSWER_S, Heartbeat
 from worker.loop import Leave, LoopThread
-from worker.play import Player
+from worker.play import TOLD_TO_WAIT, Player
 from worker.played import Draining, GaveUp, Played, StopSubmission, Try, TurnedAway, fault_of_ours
 from worker.target import TargetEar, Teller
 
@@ -264,6 +265,7 @@ class Crew:
         except StopSubmission as stop:
             mine = stop.code == UNAUTHORIZED and self.settings.lifeline_fd is None  # another worker's may be right
             reason = f"{stop.reason} (the token of worker {self.heart.name})" if mine else stop.reason
+            self._note_left(plan, left, tries, reason, stop.code)
             self.ledger.end(plan.id, "stopped", reason, stop.code)
             return False
         except HarnessMoved as moved:
@@ -288,6 +290,8 @@ class Crew:
         if self.stopping.is_set():
             return False
         log.warning("conversation %s of %s goes back: %s", conversation, plan.id, away)
+        if away.gave_up.code == TOLD_TO_WAIT:
+            return False  # it asked for nothing; a target that says "later" for too long is the stall limit's
         try:
             return self.ledger.turned_away(plan.id, conversation) >= plan.limits.tries
         except EvalfleetError as trouble:
@@ -326,14 +330,19 @@ class Crew:
         for attempt in gave_up.attempts:
             self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(missing_line(plan, attempt, gave_up)))
 
-    def _note_left(self, plan: Plan, attempts: Sequence[Attempt], tries: Sequence[Try]) -> None:
+    def _note_left(
+        self,
+        plan: Plan,
+        attempts: Sequence[Attempt],
+        tries: Sequence[Try],
+        reason: str = "it was left when the submission stopped",
+        code: str = "left",
+    ) -> None:
         """A conversation that was left in the middle, as its submission stopped: what it has cost is in the artifact.
         A resume goes on with it, and each chat counts once."""
         if not any(t.usage is not None for t in tries):
             return
-        spent = GaveUp(
-            tuple(attempts), "it was left when the submission stopped", "left", tuple(t.to_json() for t in tries)
-        )
+        spent = GaveUp(tuple(attempts), reason, code, tuple(t.to_json() for t in tries))
         for attempt in attempts:
             self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(missing_line(plan, attempt, spent)))
         self.publisher.aggregate(plan)
@@ -397,7 +406,7 @@ class Crew:
             plan = self.ledger.plan(submission)
             if plan is not None:
                 self.seal.check(submission, plan)
-                self._contact(plan)
+                way_to(self._contact(plan)[0])
         except CredentialError as lacking:  # it was sent to another queue than the one of its plan
             log.error("this worker, %s, cannot work on %s: %s", self.heart.name, submission, lacking)  # noqa: TRY400
             return None

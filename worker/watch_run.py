@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evalfleet.checks.trial import instant
+from evalfleet.contract.calls import Heard
 from evalfleet.contract.client import Client
 from evalfleet.contract.follow import ASK_SECONDS
 from evalfleet.contract.models import RUN_ENDED, is_end_event, is_ended
@@ -116,10 +117,25 @@ class RunWatch:
         kind, data = event.get("type"), event.get("data")
         if kind == "run.status_changed" and isinstance(data, Mapping) and data.get("to") == "running":
             self._runs_since(event.get("created_at"))
+        elif kind == "run.status_changed" and isinstance(data, Mapping) and data.get("to") == "queued":
+            self._waits(data, event.get("created_at"))
         elif is_end_event(event):
             self._ends()
         elif kind == "interaction.created":
             self._asks()
+
+    def _waits(self, data: Mapping[str, Any], stamp: object) -> None:
+        """The agent's endpoint asks to be left alone: its limit is the target's, for all workers; and the run's time
+        begins anew. `stamp`: since when; a run that is found again may have waited long ago."""
+        if self.cancelling is not None or self.over:
+            return
+        told = data.get("retry_after")
+        wait = max(0.0, (float(told) if isinstance(told, int | float) else 0.0) - self._age(stamp))
+        if wait > 0:
+            why = str(data.get("reason") or "the agent's endpoint asks to wait")
+            self.platform.hear(Heard(429, retry_after=wait, why=why))
+        self._limit.running = False
+        self._limit.move(time.monotonic() + wait + self.queued)
 
     def _note_run(self, run: Mapping[str, Any]) -> None:
         """The run's own document, read where the stream said nothing, or not enough."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -68,28 +68,20 @@ class Meaning(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class RunMeaning:
     """`reason`: the sentence, empty for a plain result. `code`: the run's failure code, or ours (`cancelled`,
-    `not_terminal`, `not_played`). `retryable_agent`: the agent failed with `retryable: true` and a code that is not
-    the platform's; it is tried again and then recorded as the agent's (S17)."""
+    `not_terminal`, `not_played`)."""
 
     meaning: Meaning
     reason: str
     code: str = ""
-    retryable_agent: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = {"meaning": self.meaning.value, "reason": self.reason, "code": self.code}
-        return document | ({"retryable_agent": True} if self.retryable_agent else {})
+        return {"meaning": self.meaning.value, "reason": self.reason, "code": self.code}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RunMeaning:
         """The meaning of our own document. ValueError, with the reason, if it is none."""
         try:
-            return cls(
-                Meaning(document["meaning"]),
-                document["reason"],
-                document.get("code", ""),
-                document.get("retryable_agent", False),
-            )
+            return cls(Meaning(document["meaning"]), document["reason"], document.get("code", ""))
         except (KeyError, TypeError) as error:
             raise ValueError(f"this is not the document of a meaning: {error!r}") from error
 
@@ -110,8 +102,9 @@ def meaning_of(
 
     `timeout` in seconds, `infra_codes` those of `[harness]` beside INFRA_CODES. `not_played`: the agent ended the
     conversation before (S8), so that having no turn is a result of the agent's. In this order: not terminal → no
-    result; played by other files than the commit's → no result (S33); spent ≥ timeout → timeout, whatever the status;
-    then the first turn that did not succeed decides.
+    result; played by other files than the commit's → no result (S33); a turn failed with an infrastructure code → no
+    result, however long it took (its times are then not the agent's: decision 031); spent ≥ timeout → timeout; then the
+    first turn that did not succeed decides.
     """
     if not turns:
         if not_played is not None:
@@ -123,27 +116,24 @@ def meaning_of(
     for turn in turns:
         if (failure := _failure_of(turn)).get("code") == HARNESS_CHANGED:
             return RunMeaning(Meaning.NO_RESULT, str(failure.get("message")), HARNESS_CHANGED)
+    for number, turn in enumerate(turns):
+        if turn.run.get("status") == "failed" and (code := _failure_code(turn)) in INFRA_CODES | set(infra_codes):
+            return RunMeaning(Meaning.NO_RESULT, _said(turns, number), code)
     spent = spent_seconds(turns)
     if spent >= timeout:
         in_turns = f" in {len(turns)} turns" if len(turns) > 1 else ""
         said = f"timed out: {_seconds(spent)} spent{in_turns}, and the timeout is {_seconds(timeout)}"
         return RunMeaning(Meaning.TIMEOUT, said, "timeout")
     result = RunMeaning(Meaning.RESULT, "")
-    retryable = False
     for number, turn in enumerate(turns):
         if turn.run.get("status") == "cancelled":
             if _asks_a_person(turn):
                 said = "it asked a person and waited; nobody answers in an evaluation"
                 return RunMeaning(Meaning.WAITING, said, "waiting")
             return RunMeaning(Meaning.NO_RESULT, _said(turns, number), "cancelled")
-        if turn.run.get("status") == "failed":
-            code, again = _failure(turn)
-            if code in INFRA_CODES or code in infra_codes:
-                return RunMeaning(Meaning.NO_RESULT, _said(turns, number), code)
-            retryable = retryable or again
-            if not result.reason:
-                result = RunMeaning(Meaning.RESULT, _said(turns, number), code)
-    return replace(result, retryable_agent=retryable)
+        if turn.run.get("status") == "failed" and not result.reason:
+            result = RunMeaning(Meaning.RESULT, _said(turns, number), _failure_code(turn))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +199,10 @@ def judge(scenario: Scenario, trial: Trial, meaning: RunMeaning, answers: Sequen
     """The judgement of one attempt. `answers` in the order of `scenario.graders`; fewer than those: not graded yet,
     which is missing.
 
-    Where several outcomes would fit, the first of these wins: missing (there is no judgement without a run or a judge),
-    error (whoever broke is not the agent), failed, passed. Where graders were left out, an assertion that failed
-    decides: no grader could have saved it. Else nothing is known, which is missing, and never passed.
+    In this order: without a result of the run there is nothing to judge, which is missing, or an error where the run
+    timed out or waited for a person. An assertion that failed decides, whatever the graders could not say: none of
+    them could have saved the attempt (S23). Where the others hold or are open, a judge that is away leaves the attempt
+    missing, a grader that broke is an error, and one that was left out leaves it missing; never passed.
     """
     if meaning.meaning is Meaning.NO_RESULT:
         return Judgement("missing", meaning.reason, _undecided(scenario, meaning.reason), None, None)
@@ -222,19 +213,21 @@ def judge(scenario: Scenario, trial: Trial, meaning: RunMeaning, answers: Sequen
         return Judgement("failed", trial.not_played, _undecided(scenario, trial.not_played), None, None)
     paired = dict(zip(_grader_places(scenario), answers, strict=False))
     findings = _findings(scenario, trial, paired, ungraded="it has not been graded yet")
+    failed = next((finding for finding in findings if finding.passed is False), None)
+    if failed is not None:
+        score, feedback = _score(scenario, answers), _feedback(scenario, answers)
+        return Judgement("failed", _with_error(failed, trial), findings, score, feedback)
     missing = _why_missing(scenario, findings, paired)
     if missing is not None:
         return Judgement("missing", missing, findings, None, None)
     left_out = {index: answer for index, answer in paired.items() if answer.kind == LEFT_OUT}
-    broken = [finding for finding in findings if finding.passed is None and finding.index not in left_out]
-    if broken:
-        return Judgement("error", broken[0].sentence, findings, None, _cut(broken[0].sentence))
-    score, feedback = _score(answers), _feedback(scenario, answers)
-    failed = [finding for finding in findings if finding.passed is False]
-    if failed:
-        return Judgement("failed", _with_error(failed[0], trial), findings, score, feedback)
+    broken = next((f for f in findings if f.passed is None and f.index not in left_out), None)
+    if broken is not None:
+        reason = _with_error(broken, trial)
+        return Judgement("error", reason, findings, None, _cut(reason))
     if left_out:
         return Judgement("missing", _not_asked(left_out.values()), findings, None, None)
+    score, feedback = _score(scenario, answers), _feedback(scenario, answers)
     if trial.error is not None and all(expectation.negative for expectation in scenario.expect):
         reason = f"{trial.error} (the scenario says only what must not happen, which does not pass a turn that failed)"
         return Judgement("failed", reason, findings, score, feedback)
@@ -242,7 +235,8 @@ def judge(scenario: Scenario, trial: Trial, meaning: RunMeaning, answers: Sequen
 
 
 def _with_error(finding: Finding, trial: Trial) -> str:
-    """The first failure, and beside it that the run itself failed: else a crash reads as a missing tool call."""
+    """What decided, and beside it that the run itself failed: else a crash reads as a missing tool call, or as a
+    grader that cannot read an answer."""
     if trial.error is None or trial.error in finding.sentence:
         return finding.sentence
     return f"{finding.sentence} ({one_line(trial.error, FEEDBACK_LINE)})"
@@ -318,10 +312,12 @@ def _graded(expectation: Grader, answer: GraderAnswer) -> tuple[bool | None, str
     return True, f"{name} passed it{score}{said}"
 
 
-def _score(answers: Sequence[GraderAnswer]) -> str | None:
-    """The mean of the scores as a plain decimal (S25): exact, or to 17 digits at least where it has no end
-    (1 / 3)."""
-    scores = [Fraction(Decimal(repr(answer.score))) for answer in answers if answer.score is not None]
+def _score(scenario: Scenario, answers: Sequence[GraderAnswer]) -> str | None:
+    """The mean of the scores that its graders gave, as a plain decimal (S25): exact, or to 17 digits at least where it
+    has no end (1 / 3)."""
+    pairs = zip(scenario.graders, answers, strict=False)
+    own = [answer for grader, answer in pairs if answer.name == grader.name and answer.kind == "answered"]
+    scores = [Fraction(Decimal(repr(answer.score))) for answer in own if answer.score is not None]
     if not scores:
         return None
     mean = sum(scores, Fraction(0)) / len(scores)
@@ -343,10 +339,14 @@ def _places(denominator: int) -> int | None:
 
 
 def _feedback(scenario: Scenario, answers: Sequence[GraderAnswer]) -> str | None:
-    """One line for each grader: its name, what it decided, its score, why."""
+    """One line for each grader: its name, what it decided, its score, why; or why it decided nothing."""
     lines = []
     for grader, answer in zip(scenario.graders, answers, strict=False):
         if answer.kind == LEFT_OUT:
+            continue
+        decided, sentence = _graded(grader, answer)
+        if decided is None:
+            lines.append(one_line(sentence, FEEDBACK_LINE))
             continue
         parts = [grader.name, "passed" if answer.passed else "failed"]
         parts += [plain_number(answer.score)] if answer.score is not None else []
@@ -372,10 +372,10 @@ def _failure_of(turn: TurnRecord) -> Mapping[str, Any]:
     return failure if isinstance(failure, Mapping) else {}
 
 
-def _failure(turn: TurnRecord) -> tuple[str, bool]:
-    """The code of a failed run, or "", and whether it may be tried again."""
-    failure = _failure_of(turn)
-    return str(failure.get("code") or ""), failure.get("retryable") is True
+def _failure_code(turn: TurnRecord) -> str:
+    """The code of a failed run, or "". Its `retryable` says nothing here: trying an agent's own failure again would
+    hide that the agent is flaky (S17)."""
+    return str(_failure_of(turn).get("code") or "")
 
 
 def _asks_a_person(turn: TurnRecord) -> bool:

@@ -46,8 +46,9 @@ class TurnSummary:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the agent made. Its identity is (run_id, id). `turn` from 0 within the scenario; `message`: the
-    position of the assistant message, so that calls made at once have the same (S20)."""
+    """A call that the agent made. Its identity is its place: (run_id, message, position); agents repeat ids (S11).
+    `turn` from 0 within the scenario; `message`: the position of the assistant message, so that calls made at once have
+    the same (S20); `position`: that of the call's part in the message, 0 in artifacts that do not have it."""
 
     run_id: str
     id: str
@@ -57,6 +58,7 @@ class ToolCall:
     has_result: bool
     turn: int
     message: int
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,47 +211,52 @@ def _parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [part for part in content if isinstance(part, Mapping)] if isinstance(content, Sequence) else []
 
 
-def _values(message: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
-    """The `json` parts of one kind: `tool_call` or `tool_result`."""
-    for part in _parts(message):
+def _values(message: Mapping[str, Any]) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    """The `json` parts that are a `tool_call` or a `tool_result`: (position in the message, which, inner object)."""
+    for position, part in enumerate(_parts(message)):
         value = part.get("value")
-        if part.get("type") == "json" and isinstance(value, Mapping) and value.get("type") == kind:
-            inner = value.get(kind)
-            if isinstance(inner, Mapping):
-                yield inner
+        if part.get("type") == "json" and isinstance(value, Mapping):
+            kind = value.get("type")
+            inner = value.get(kind) if kind in ("tool_call", "tool_result") else None
+            if isinstance(kind, str) and isinstance(inner, Mapping):
+                yield position, kind, inner
 
 
 def _tool_calls(number: int, turn: TurnRecord) -> Iterator[ToolCall]:
-    """Calls in the order they were made, each with its result from anywhere in the run (B05). The last result of a
-    call counts; a call that comes again with its id is the same one."""
-    messages = _messages(turn)
+    """Calls in the order they were made, each with its result.
+
+    Agents repeat ids, so an id tells no call from another. A result joins the nearest earlier call of its id that has
+    none yet (S11); one more for a call that has its result takes that one's place (B05).
+    """
     run_id = str(turn.run.get("id") or "")
-    results = {
-        result["tool_call_id"]: result.get("output")
-        for message in messages
-        for result in _values(message, "tool_result")
-        if _is_text(result, "tool_call_id")
-    }
-    seen: set[str] = set()
-    for position, message in enumerate(messages):
-        if message.get("role") != "assistant":
-            continue
-        for call in _values(message, "tool_call"):
-            identity = call["id"] if _is_text(call, "id") else ""
-            if identity in seen:
-                continue
-            if identity:
-                seen.add(identity)
-            yield ToolCall(
-                run_id=run_id,
-                id=identity,
-                name=call["name"] if _is_text(call, "name") else "",
-                args=bounded(parsed_once(call.get("args"))),
-                result=bounded(results.get(identity)),
-                has_result=bool(identity) and identity in results,
-                turn=number,
-                message=position,
-            )
+    made: list[tuple[int, int, Mapping[str, Any]]] = []
+    waiting: dict[str, list[int]] = {}  # id → its calls without a result, by their place in `made`
+    latest: dict[str, int] = {}  # id → the call that had its last result
+    results: dict[int, Any] = {}
+    for at, message in enumerate(_messages(turn)):
+        for position, kind, value in _values(message):
+            if kind == "tool_call" and message.get("role") == "assistant":
+                if _is_text(value, "id"):
+                    waiting.setdefault(value["id"], []).append(len(made))
+                made.append((at, position, value))
+            elif kind == "tool_result" and _is_text(value, "tool_call_id"):
+                identity = value["tool_call_id"]
+                if waiting.get(identity):
+                    latest[identity] = waiting[identity].pop()
+                if identity in latest:
+                    results[latest[identity]] = value.get("output")
+    for place, (at, position, call) in enumerate(made):
+        yield ToolCall(
+            run_id=run_id,
+            id=call["id"] if _is_text(call, "id") else "",
+            name=call["name"] if _is_text(call, "name") else "",
+            args=bounded(parsed_once(call.get("args"))),
+            result=bounded(results.get(place)),
+            has_result=place in results,
+            turn=number,
+            message=at,
+            position=position,
+        )
 
 
 def _hooks(turn: TurnRecord) -> Iterator[HookCall]:

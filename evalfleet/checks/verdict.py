@@ -104,8 +104,10 @@ def evaluation_rates(k: int, cases: Iterable[CaseAttempts]) -> Rates:
 @dataclass(frozen=True, slots=True)
 class Rate:
     """A rate of the report. `value` over what is recorded, `n` scenarios behind it, `missing` attempts of all of them;
-    `low` and `high`: had every missing attempt failed, or passed (S18). All None where n is 0. `interval`: 95 %, of
-    `value` (S30); None where too little stands behind it."""
+    `low` and `high`: had every missing attempt failed, or passed (S18); None where there is nothing to bound. They hold
+    `value` too, which so few scenarios may stand behind that the known attempts of the others already contradict it:
+    what is shown as a range is never one that its own rate lies outside. `interval`: 95 %, of `value` (S30); None
+    where too little stands behind it."""
 
     value: float | None
     n: int
@@ -138,13 +140,12 @@ def pass_at_1(tallies: Iterable[ScenarioTally], files: Sequence[Hashable] | None
     for tally, file in zip(given, files or (), strict=files is not None):
         if tally.recorded:
             by_file.setdefault(file, []).append(Fraction(tally.passed, tally.recorded))
-    return Rate(
-        _mean([Fraction(tally.passed, tally.recorded) for tally in seen]),
-        len(seen),
-        _missing(all_tallies),
-        _mean([Fraction(tally.passed, tally.trials) for tally in all_tallies]),
-        _mean([Fraction(tally.passed + tally.missing, tally.trials) for tally in all_tallies]),
-        bootstrap_mean(list(by_file.values())),
+    return _rate(
+        all_tallies,
+        [Fraction(tally.passed, tally.recorded) for tally in seen],
+        low=[Fraction(tally.passed, tally.trials) for tally in all_tallies],
+        high=[Fraction(tally.passed + tally.missing, tally.trials) for tally in all_tallies],
+        interval=bootstrap_mean(list(by_file.values())),
     )
 
 
@@ -176,14 +177,30 @@ def pass_hat_k(tallies: Iterable[ScenarioTally]) -> Rate:
 def _share(
     tallies: Sequence[ScenarioTally], seen: Sequence[bool], *, low: Sequence[bool], high: Sequence[bool]
 ) -> Rate:
-    return Rate(
-        _mean([Fraction(held) for held in seen]),
-        len(seen),
-        _missing(tallies),
-        _mean([Fraction(held) for held in low]),
-        _mean([Fraction(held) for held in high]),
-        wilson(sum(seen), len(seen)),
+    return _rate(
+        tallies,
+        [Fraction(held) for held in seen],
+        low=[Fraction(held) for held in low],
+        high=[Fraction(held) for held in high],
+        interval=wilson(sum(seen), len(seen)),
     )
+
+
+def _rate(
+    tallies: Sequence[ScenarioTally],
+    seen: Sequence[Fraction],
+    *,
+    low: Sequence[Fraction],
+    high: Sequence[Fraction],
+    interval: tuple[float, float] | None,
+) -> Rate:
+    """The rate of the means. Its bounds and its interval hold it."""
+    value, least, most = _mean(seen), _mean(low), _mean(high)
+    if value is not None and least is not None and most is not None:
+        least, most = min(least, value), max(most, value)
+    if value is not None and interval is not None:
+        interval = min(interval[0], value), max(interval[1], value)
+    return Rate(value, len(seen), _missing(tallies), least, most, interval)
 
 
 def _passed(verdicts: Mapping[int, str]) -> int:
@@ -194,5 +211,5 @@ def _missing(tallies: Iterable[ScenarioTally]) -> int:
     return sum(tally.missing for tally in tallies)
 
 
-def _mean(shares: list[Fraction]) -> float | None:
+def _mean(shares: Sequence[Fraction]) -> float | None:
     return float(sum(shares, Fraction(0)) / len(shares)) if shares else None

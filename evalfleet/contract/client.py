@@ -55,11 +55,12 @@ class Client:
         """`timeout` bounds one try of one request, `connect_timeout` its connection, `retry_for` all tries of a call,
         `silence` how long a stream may say nothing, in seconds. `hear` is told of every try as it ends.
 
-        SettingError for a base URL that is none, CredentialError for a token that no header can carry.
+        SettingError for a base URL that is none, or a proxy to it that cannot be used; CredentialError for a token
+        that no header can carry.
         """
         self._transport = Transport(base_url, token, connect_timeout=connect_timeout, user_agent=user_agent)
         self._calls = Calls(self._transport, timeout=timeout, retry_for=retry_for, jitter=jitter, hear=hear)
-        self._hear = hear
+        self.hear: Hear = hear if hear is not None else lambda _heard: None
         self._silence = silence
         self._jitter = jitter
 
@@ -132,7 +133,7 @@ class Client:
             jitter=self._jitter,
             silence=self._silence,
             ask=ask,
-            hear=self._hear,
+            hear=self.hear,
             told=told,
         ).events()
 
@@ -220,16 +221,16 @@ class Client:
     # The judge, and the server itself
 
     async def judge(self, run_id: str, prompt: str, model: str | None = None, *, deadline: float) -> dict[str, Any]:
-        """A grader's `t.llm`: `{"text", "tokens"}`, spent on the run. Infrastructure trouble is tried again until the
-        deadline (S26), also after a cut answer: the price of a prompt sent twice is smaller than that of a lost trial.
-        """
+        """A grader's `t.llm`: `{"text", "tokens"}`, spent on the run. Sent once: whether to ask again is for whoever
+        holds the grader's limit, and knows a judge that refuses from one that is slow (S26)."""
         try:
             path = f"/v1/runs/{uuid_of(run_id, 'run')}/hook/llm"
         except ValueError as wrong:
             raise UnreadableAnswer(f"the platform's run id has no UUID in it: {wrong}") from wrong
         body = {"prompt": prompt} | ({} if model is None else {"model": model})
         left = deadline - time.monotonic()
-        document = await self._calls.post(path, body, deadline=deadline, timeout=max(left, 0.0))
+        call = self._calls.call("POST", path, body=body, once=True, deadline=deadline, timeout=max(left, 0.0))
+        document = (await call).document
         if not isinstance(document.get("text"), str):
             raise UnreadableAnswer(f"POST {path}: the judge's answer has no text; it has {', '.join(document)[:80]}")
         return document

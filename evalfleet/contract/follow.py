@@ -19,13 +19,12 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from evalfleet.contract import jsontext
-from evalfleet.contract.answers import problem_answer
 from evalfleet.contract.calls import Hear, Heard
+from evalfleet.contract.live import Live, open_stream
 from evalfleet.contract.models import is_ended
 from evalfleet.contract.ordering import JournalOrder, checked_event
 from evalfleet.contract.retry import BACKOFF_FIRST, GiveUp, Retry, Seen, backoff, decide
-from evalfleet.contract.sse import SSEDecoder
-from evalfleet.contract.transport import Answer, NoAnswer, StreamAnswer, Transport
+from evalfleet.contract.transport import NoAnswer, StreamAnswer, Transport
 from evalfleet.errors import (
     EvalfleetError,
     JournalHole,
@@ -53,13 +52,9 @@ READ_SECONDS: Final = 10.0
 """For one look at the run or at a page, with its own retries; then the stream has its turn again."""
 
 DRAIN_SECONDS: Final = 10.0
-LINGER_SECONDS: Final = 0.2
-"""After the end event the server closes at once; waiting for it keeps the connection for the next request."""
-
 POLL_MOST: Final = 2.0
 PAUSE_MOST: Final = 10.0
 RESTARTS_MOST: Final = 3
-ERROR_BODY_MOST: Final = 1024 * 1024
 
 log = logging.getLogger("evalfleet.contract")
 
@@ -94,7 +89,6 @@ class Follower:
     _restarts: int = 0
     _pause_least: float = 0.0
     _told_to_wait: float = 0.0
-    _ask_at: float = 0.0
     _stuck_at: float | None = None
     _unreadable_at: float | None = None
     _trouble: str = ""
@@ -109,16 +103,15 @@ class Follower:
         """
         while True:
             fresh = 0
-            stream = await self._open() if self._streaming else None
-            if stream is not None:
+            live = await self._open() if self._streaming else None
+            if live is not None:
                 try:
-                    decoder = SSEDecoder()  # nothing half-read outlives a connection (C09)
-                    while (batch := await self._next(stream, decoder)) is not None:
+                    while (batch := await self._next(live)) is not None:
                         fresh += len(batch)
                         for event in batch:
                             yield event
                 finally:
-                    await stream.aclose()
+                    await live.aclose()
                 if self._order.ended:
                     for event in await self._drained():
                         yield event
@@ -143,33 +136,35 @@ class Follower:
 
     # -- the stream -------------------------------------------------------------------------------------------------
 
-    async def _open(self) -> StreamAnswer | None:
+    async def _open(self) -> Live | None:
         """A stream that answered 200, or None where the pages have to be read instead."""
         while True:
             seen, problem = Seen(None), None
+            within = min(self._left(), self.ask, OPEN_SECONDS)
             try:
-                stream = await self._ask_for_stream()
+                stream = await open_stream(self.transport, self._path(), self._order.cursor, within=within)
             except NoAnswer as none:
                 self._trouble = str(none)
-                self._tell(seen)
             except UnreadableAnswer as wrong:
+                self._contact = True
                 self._unreadable(wrong)
                 return None
             else:
                 self._contact = True
-                if stream.status == 200:
-                    self._tell(Seen(200))
-                    return await self._checked(stream)
-                answer = await self._whole(stream)
-                if answer.status == 204:  # "stop reconnecting", in the standard's words (C08)
+                if stream is None:
                     self._streaming = False
                     return None
-                problem = problem_answer(self._request(), answer, url=self.transport.base_url + self._path())
-                if self._restarted(problem):
+                if isinstance(stream, StreamAnswer):
+                    self._tell(Seen(200))
+                    # One that is known to have ended has nothing more to say than its stream says at once.
+                    quiet = self.ask if self._stuck_at is None else BACKOFF_FIRST
+                    return Live(stream, time.monotonic() + quiet, self._quiet)
+                if self._restarted(stream):
                     continue
+                problem = stream
                 self._trouble = str(problem)
                 seen = Seen(problem.status, problem.code, problem.quota, problem.retry_after)
-                self._tell(seen)
+            self._tell(seen)
             decision = decide(seen, method="GET", attempt=self._attempt, remaining=self._left(), jitter=self.jitter())
             match decision:
                 case Retry(after_seconds):
@@ -186,55 +181,24 @@ class Follower:
         if self.hear is not None:
             self.hear(Heard(seen.status, quota=seen.quota, retry_after=seen.retry_after, why=self._trouble))
 
-    async def _ask_for_stream(self) -> StreamAnswer:
-        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Cache-Control": "no-cache"}
-        params: dict[str, str] = {}
-        if (cursor := self._order.cursor) is not None:
-            if all("!" <= character <= "~" for character in cursor):
-                headers["Last-Event-ID"] = cursor
-            else:  # what a header cannot carry
-                params["cursor"] = cursor
-        within = min(self._left(), self.ask, OPEN_SECONDS)
-        return await self.transport.open("GET", self._path(), within=within, params=params, headers=headers)
-
-    async def _checked(self, stream: StreamAnswer) -> StreamAnswer | None:
-        kind = stream.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "text/event-stream":
-            # A run that is known to have ended has nothing more to say than this connection says at once.
-            self._ask_at = time.monotonic() + (self.ask if self._stuck_at is None else BACKOFF_FIRST)
-            return stream
-        await stream.aclose()
-        wrong = f"{self._request()}: the answer is {kind or 'of no type'}, not an event stream; "
-        self._unreadable(
-            UnreadableAnswer(wrong + "does the base URL name the API, and does no proxy answer in its place?")
-        )
-        return None
-
-    async def _whole(self, stream: StreamAnswer) -> Answer:
-        try:
-            return await stream.rest(min(self._left(), OPEN_SECONDS), most=ERROR_BODY_MOST)
-        except NoAnswer:
-            return Answer(stream.status, stream.headers, b"")  # the status says enough
-        finally:
-            await stream.aclose()
-
-    async def _next(self, stream: StreamAnswer, decoder: SSEDecoder) -> list[dict[str, Any]] | None:
+    async def _next(self, live: Live) -> list[dict[str, Any]] | None:
         """The events that leave with the next bytes; None when this connection has nothing more to give."""
         if self._order.ended:
-            await self._linger(stream)
+            await live.linger()
             return None
         if self._suspect:
             return None
         try:
-            chunk = await self._chunk(stream)
+            chunk = await live.chunk(min(self.silence, self._left()))
         except NoAnswer as broken:
             self._trouble = str(broken)
             return None
         if chunk is None:
+            self._trouble = "the stream closed before the run's end"
             return None
         batch: list[dict[str, Any]] = []
         try:
-            for frame in decoder.feed(chunk):
+            for frame in live.decoder.feed(chunk):
                 if frame.retry is not None:
                     self._pause_least = min(frame.retry / 1000, PAUSE_MOST)
                 event = checked_event(jsontext.loads(frame.data), self.run_id)
@@ -243,40 +207,17 @@ class Follower:
             self._trouble = f"the stream carried what is no event of this run: {wrong}"
             self._suspect = True
         if batch:
-            self._ask_at = time.monotonic() + self.ask
+            live.quiet_at = time.monotonic() + self.ask
         self._suspect = self._suspect or self._order.hole is not None
         return batch
 
-    async def _chunk(self, stream: StreamAnswer) -> bytes | None:
-        """The next bytes, None at the stream's end, or when the run turns out to have ended beside it."""
-        reading = asyncio.ensure_future(stream.chunk(min(self.silence, self._left())))
-        try:
-            while True:
-                if (wait := self._ask_at - time.monotonic()) <= 0:
-                    run = await self._asked()
-                    if run is not None and is_ended(run):
-                        self._suspect = True
-                        return None
-                    wait = self.ask
-                    self._ask_at = time.monotonic() + wait
-                done, _ = await asyncio.wait({reading}, timeout=wait)
-                if done:
-                    if (chunk := reading.result()) is None:
-                        self._trouble = "the stream closed before the run's end"
-                    return chunk
-        finally:
-            if not reading.done():
-                reading.cancel()
-                await asyncio.wait({reading})
-            elif not reading.cancelled():
-                reading.exception()  # seen: what it says of a stream that is left does not matter
-
-    async def _linger(self, stream: StreamAnswer) -> None:
-        try:
-            while await stream.chunk(LINGER_SECONDS) is not None:
-                pass
-        except NoAnswer:
-            return  # the end was seen: how the transfer ended says nothing (C12)
+    async def _quiet(self) -> float | None:
+        """No event has come for a while, heartbeats or not: has the run ended beside its stream?"""
+        run = await self._asked()
+        if run is not None and is_ended(run):
+            self._suspect = True
+            return None
+        return self.ask
 
     # -- the run and its pages --------------------------------------------------------------------------------------
 

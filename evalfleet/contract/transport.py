@@ -7,7 +7,7 @@ once. Whether to send it again is for `retry`, what the answer means for `client
 from __future__ import annotations
 
 import asyncio
-import functools
+import base64
 import ssl
 import sys
 import time
@@ -26,6 +26,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from evalfleet.contract.clock import ClockOffset
+from evalfleet.contract.outbound import ProxySetting, way_to
 from evalfleet.contract.retry import http_date, retry_after_seconds
 from evalfleet.errors import CredentialError, SettingError, UnreadableAnswer
 
@@ -111,7 +112,10 @@ class StreamAnswer:
 
 
 class Transport:
-    """Connections to one API. One for each process and loop: it is made anywhere, but used on one loop only."""
+    """Connections to one API. One for each process and loop: it is made anywhere, but used on one loop only.
+
+    SettingError where the environment names a proxy or certificates for it that cannot be used (`outbound`).
+    """
 
     def __init__(self, base_url: str, token: str, *, connect_timeout: float, user_agent: str) -> None:
         self.base_url = checked_base_url(base_url)
@@ -123,14 +127,16 @@ class Transport:
             "Accept": "application/json",
             "Accept-Encoding": "gzip, deflate",
         }
-        verify = _ssl_context() if self.base_url.startswith("https:") else _no_tls()
+        proxy, verify = way_to(self.base_url)
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=KEEPALIVE_SECONDS)
         self._client = httpx.AsyncClient(
-            transport=AiohttpTransport(verify=verify, limits=limits, client=lambda: _session(verify)),
+            transport=AiohttpTransport(
+                verify=verify, limits=limits, proxy=httpx_proxy(proxy), client=lambda: _session(verify)
+            ),
             headers=self._headers,
             timeout=self._timeout,
             cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),  # none: the token is all that we carry
-            trust_env=False,  # no proxy and no .netrc from the environment: base URL and token are the whole truth
+            trust_env=False,  # no .netrc: the token is the whole truth; proxies are read above
             follow_redirects=False,
         )
 
@@ -225,16 +231,15 @@ def _session(verify: ssl.SSLContext) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
 
-@functools.cache
-def _ssl_context() -> ssl.SSLContext:
-    """One for each process: it takes 24 ms to make. `SSL_CERT_FILE` and `SSL_CERT_DIR` are honoured."""
-    return httpx.create_ssl_context(trust_env=True)
-
-
-@functools.cache
-def _no_tls() -> ssl.SSLContext:
-    """For plain http: the transport wants a context, and one without any authority trusts nobody."""
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def httpx_proxy(proxy: ProxySetting | None) -> httpx.Proxy | None:
+    """The environment's proxy, as the HTTP library takes it."""
+    if proxy is None:
+        return None
+    # The transport's own way of passing a user on is deprecated; it moves this header to where the proxy reads it.
+    headers = {}
+    if proxy.auth is not None:
+        headers["Authorization"] = f"Basic {base64.b64encode(':'.join(proxy.auth).encode()).decode()}"
+    return httpx.Proxy(proxy.url, headers=headers)
 
 
 def _words(broken: BaseException) -> str:

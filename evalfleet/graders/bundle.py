@@ -1,13 +1,15 @@
 """Which files does a grader see, and how do they get to the machine it runs on? (S28)
 
 The whole of `evals/graders/` (data files too) and the globs in `[graders] files`, as one tar that is the same bytes for
-the same files: sorted, no times, no owners. Its digest is part of the plan and of what a suite's version pins (S10).
+the same files: sorted, no times, no owners. Its digest is what a suite's version pins (S10). With the rest of the tree
+(`rest.py`), which the commit pins, it is the compressed tar that travels, by a digest of its own in the plan.
 A symbolic link is followed inside the tree and refused where it leads out of it. One that leads nowhere (an editor's
 lock, a loop) is left out, unless a case calls it.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
@@ -15,56 +17,100 @@ import secrets
 import shutil
 import stat
 import tarfile
-from collections.abc import Collection, Iterator, Sequence
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from evalfleet.errors import GraderRefused, StorageError
 from evalfleet.globs import glob_pattern, reaches_into
+from evalfleet.graders.rest import (
+    MAX_REST_BYTES,
+    NEVER,
+    RESULTS,
+    Member,
+    read_member,
+    rest_of,
+    results_in,
+    stays_inside,
+)
 
 GRADERS_FOLDER = "evals/graders"
 MAX_BYTES = 256 * 1024 * 1024
-_NEVER = frozenset({".git", ".venv", "node_modules", "__pycache__", ".evalfleet"})
-_NEVER_PATHS = frozenset({"evals/results"})
+MAX_UNPACKED = MAX_BYTES + MAX_REST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """`digest` is "sha256:" and 64 hex digits of `data`, an uncompressed tar."""
+    """`digest` is "sha256:" and 64 hex digits of `data`, a gzipped tar; `version` the same of the graders and the globs
+    alone, uncompressed. `left_out`: why the rest of the tree is not in it, in a sentence; "" where it is."""
 
     digest: str
     data: bytes
+    version: str
+    left_out: str = ""
 
 
-def build_bundle(root: Path, names: Collection[str], files: Sequence[str]) -> Bundle:
-    """The bundle of the tree at `root`. `names`: the graders that cases call; `files`: the globs of `[graders] files`.
+def build_bundle(
+    root: Path,
+    names: Collection[str],
+    files: Sequence[str],
+    *,
+    harness: Sequence[str] = (),
+    results: Path | None = None,
+) -> Bundle:
+    """The bundle of the tree at `root`. `names`: the graders that cases call; `files`: the globs of `[graders] files`;
+    `harness`: the harness's files, from the root; `results`: the results folder.
 
     Raises GraderRefused: a grader's file is not there, a link leads out of the tree, a file is unreadable or no
     regular file, or all of it is over 256 MiB."""
     root = root.resolve()
     globs = (GRADERS_FOLDER, *files)
     patterns = [glob_pattern(glob) for glob in globs]
-    chosen = {path: file for path, file in _walk(root, root, "", globs, ()) if any(p.match(path) for p in patterns)}
+    never = results_in(root, results)
+    chosen = {
+        path: file
+        for path, file in _walk(root, root, "", globs, ())
+        if any(p.match(path) for p in patterns) and not f"{path}/".startswith(never)
+    }
     for name in sorted(names):
         needed = f"{GRADERS_FOLDER}/{name.partition('.')[0]}.py"
         if needed not in chosen:
             fault = link_fault(root, needed)
             raise GraderRefused(f"{name}: {needed} {fault}" if fault else f"{name}: there is no {needed}")
-    out, total = io.BytesIO(), 0
+    members: dict[str, Member] = {}
+    total = 0
+    for path in sorted(chosen):
+        members[path] = _read(chosen[path], path)
+        total += len(members[path].content)
+        if total > MAX_BYTES:
+            raise GraderRefused(
+                f"graders would see over {MAX_BYTES // 2**20} MiB (at {path}); say less in `files` under [graders]"
+            )
+    version = digest_of(_tar(members))
+    rest = rest_of(root, harness, results)
+    folders = {str(folder) for path in members for folder in PurePosixPath(path).parents}
+    for path in rest.paths:
+        if path in members or path in folders or path.startswith(f"{GRADERS_FOLDER}/"):
+            continue
+        member = read_member(root, path)
+        if member is not None:
+            members[path] = member
+    data = gzip.compress(_tar(members), compresslevel=4, mtime=0)
+    return Bundle(digest_of(data), data, version, rest.left_out)
+
+
+def _tar(members: Mapping[str, Member]) -> bytes:
+    out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for path in sorted(chosen):
-            content, executable = _read(chosen[path], path)
-            total += len(content)
-            if total > MAX_BYTES:
-                raise GraderRefused(
-                    f"graders would see over {MAX_BYTES // 2**20} MiB (at {path}); say less in `files` under [graders]"
-                )
-            member = tarfile.TarInfo(path)
-            member.size = len(content)
-            member.mode = 0o555 if executable else 0o444
-            tar.addfile(member, io.BytesIO(content))
-    data = out.getvalue()
-    return Bundle(digest_of(data), data)
+        for path, member in sorted(members.items()):
+            entry = tarfile.TarInfo(path)
+            entry.size = len(member.content)
+            entry.mode = 0o555 if member.executable else 0o444
+            if member.link:
+                entry.type, entry.linkname = tarfile.SYMTYPE, member.link
+            tar.addfile(entry, io.BytesIO(member.content))
+    return out.getvalue()
 
 
 def link_fault(root: Path, path: str) -> str | None:
@@ -109,7 +155,7 @@ def _walk(
         return
     for entry in entries:
         path = f"{below}/{entry.name}" if below else entry.name
-        if entry.name in _NEVER or path in _NEVER_PATHS or entry.name.endswith(".pyc"):
+        if entry.name in NEVER or path == RESULTS or entry.name.endswith(".pyc"):
             continue
         if entry.is_symlink() and not Path(entry.path).exists():
             continue  # what lies behind it is nothing that a grader could read
@@ -121,7 +167,7 @@ def _walk(
             yield path, Path(entry.path)
 
 
-def _read(file: Path, path: str) -> tuple[bytes, bool]:
+def _read(file: Path, path: str) -> Member:
     try:
         path.encode()
         real = Path(os.path.realpath(file, strict=True))
@@ -130,7 +176,7 @@ def _read(file: Path, path: str) -> tuple[bytes, bool]:
             raise GraderRefused(f"{path} is a link that leads out of the tree, to {real}; put the file into the tree")
         if not stat.S_ISREG(status.st_mode):
             raise GraderRefused(f"{path} is no regular file")
-        return real.read_bytes(), bool(status.st_mode & stat.S_IXUSR)
+        return Member(real.read_bytes(), bool(status.st_mode & stat.S_IXUSR))
     except OSError as error:
         raise GraderRefused(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeEncodeError as error:
@@ -154,9 +200,8 @@ def unpack(data: bytes, digest: str, into: Path) -> Path:
         into.parent.mkdir(parents=True, exist_ok=True)
         fresh.mkdir(mode=0o700)
         (fresh / GRADERS_FOLDER).mkdir(parents=True)
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
-            for member in tar:
-                _write(tar, member, fresh)
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
+            _write_all(tar, fresh)
         for folder, _folders, _files in os.walk(fresh, topdown=False):
             Path(folder).chmod(0o555)
         try:
@@ -164,24 +209,40 @@ def unpack(data: bytes, digest: str, into: Path) -> Path:
         except OSError:
             if not into.is_dir():  # somebody else was first: the same bytes
                 raise
-    except (OSError, tarfile.TarError) as error:
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise StorageError(f"the grader bundle cannot be unpacked at {into}: {error}") from error
     finally:
         remove_unpacked(fresh)
     return into
 
 
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None:
-    parts = member.name.split("/")
-    if not member.isreg() or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
-        raise StorageError(f"the grader bundle holds {member.name!r}, which no bundle of ours does")
-    target = into.joinpath(*parts)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    content = tar.extractfile(member)
-    assert content is not None  # a regular file
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, member.mode & 0o555)
-    with os.fdopen(descriptor, "wb") as file:
-        shutil.copyfileobj(content, file)
+def _write_all(tar: tarfile.TarFile, into: Path) -> None:
+    """Links last, so that nothing is written through one."""
+    links: list[tuple[Path, str]] = []
+    total = 0
+    for member in tar:
+        total += member.size
+        parts = member.name.split("/")
+        odd = any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts)
+        is_link = member.issym() and stays_inside(member.name, member.linkname)
+        if odd or not (member.isreg() or is_link):
+            raise StorageError(f"the grader bundle holds {member.name!r}, which no bundle of ours does")
+        if total > MAX_UNPACKED:
+            raise StorageError(
+                f"the grader bundle holds over {MAX_UNPACKED // 2**20} MiB, which no bundle of ours does"
+            )
+        target = into.joinpath(*parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if is_link:
+            links.append((target, member.linkname))
+            continue
+        content = tar.extractfile(member)
+        assert content is not None  # a regular file
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, member.mode & 0o555)
+        with os.fdopen(descriptor, "wb") as file:
+            shutil.copyfileobj(content, file)
+    for place, linked in links:
+        place.symlink_to(linked)
 
 
 def remove_unpacked(folder: Path) -> None:

@@ -178,7 +178,8 @@ class Cage:
         return self._process.pid
 
     async def call(self, request: Mapping[str, Any], *, limit: float, on_llm: OnLlm | None = None) -> Ending:
-        """One call: `request` = {"op": "grade", "file", "function", "case", "run"} or {"op": "import", "file"}.
+        """One call: `request` = {"op": "grade", "file", "function", "case", "run"}, maybe with "about" (what `t`
+        knows of the trial), or {"op": "import", "file"}.
 
         `limit` seconds for everything. When this returns, nothing of the grader runs on; when it is cancelled, all of
         it is being killed. Raises CageLost, and frames.Garbled where the request is over 64 MiB."""

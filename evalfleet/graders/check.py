@@ -1,23 +1,24 @@
 """Can every grader that a case names be called? (S6)
 
 Asked before anything runs. `check_graders` imports each file in the cage, on the graders' own interpreter, within 10 s:
-never in our process. `check_graders_by_ast` only reads them, for a machine without the graders' environment.
+never in our process. `check_graders_by_ast` only reads them, for a machine without the graders' environment. What a
+name has to hold is in `inside/names.py` for both. `asking` says which graders may call t.llm, by their text.
 """
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from evalfleet.checks.near import did_you_mean
-from evalfleet.graders.bundle import GRADERS_FOLDER, build_bundle, link_fault, remove_unpacked, unpack
+from evalfleet.graders.bundle import GRADERS_FOLDER, Bundle, build_bundle, link_fault, remove_unpacked, unpack
 from evalfleet.graders.cage import Cage, CageLost, Ending, GraderSettings
 from evalfleet.graders.ending import end_sentence
+from evalfleet.graders.inside.names import Text, read_text
 
 IMPORT_SECONDS = 10.0
 _AT_ONCE = 4
@@ -52,12 +53,11 @@ class GraderProblem:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a file turned out to hold. `everything`: names that cannot be known without running it."""
+    """What a file turned out to hold: `graders`, and other public names with why they are none."""
 
     fault: str | None = None
-    functions: tuple[str, ...] = ()
-    coroutines: tuple[str, ...] = ()
-    everything: bool = False
+    graders: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve_python(python: str | None, root: Path) -> str | None:
@@ -68,18 +68,26 @@ def resolve_python(python: str | None, root: Path) -> str | None:
 
 
 def check_graders(
-    root: Path, names: Sequence[tuple[str, str]], config: GradersTable, *, limit: float = IMPORT_SECONDS
+    root: Path,
+    names: Sequence[tuple[str, str]],
+    config: GradersTable,
+    *,
+    harness: Sequence[str] = (),
+    results: Path | None = None,
+    limit: float = IMPORT_SECONDS,
 ) -> list[GraderProblem]:
-    """One problem for each (name, place) of `names` that cannot be called, in their order. `limit`: seconds for each
-    file's import. Not to be called on an event loop.
+    """One problem for each (name, place) of `names` that cannot be called, in their order. `harness`, `results` as for
+    `build_bundle`: a file's import sees what its calls will. `limit`: seconds for each. Not for an event loop.
 
     Raises GraderRefused (the bundle cannot be made: see `build_bundle`), UnfitHost (no such interpreter)."""
     stems = _stems(names)
     present = [
         stem for stem in stems if (root / GRADERS_FOLDER / f"{stem}.py").is_file() and not _link_fault(root, stem)
     ]
-    seen = asyncio.run(_import_all(root, present, config, limit)) if present else {}
-    return _problems(root, names, seen)
+    if not present:
+        return _problems(root, names, {})
+    bundle = build_bundle(root, (), config.files, harness=harness, results=results)
+    return _problems(root, names, asyncio.run(_import_all(root, present, config, bundle, limit)))
 
 
 def check_graders_by_ast(root: Path, names: Sequence[tuple[str, str]]) -> list[GraderProblem]:
@@ -97,7 +105,7 @@ def _stems(names: Iterable[tuple[str, str]]) -> list[str]:
     return sorted({name.partition(".")[0] for name, _ in names})
 
 
-def _problems(root: Path, names: Sequence[tuple[str, str]], seen: dict[str, _Seen]) -> list[GraderProblem]:
+def _problems(root: Path, names: Sequence[tuple[str, str]], seen: Mapping[str, _Seen]) -> list[GraderProblem]:
     found = []
     for name, place in names:
         stem, _, function = name.partition(".")
@@ -116,12 +124,11 @@ def _message(root: Path, stem: str, function: str, seen: _Seen | None) -> str | 
         return _with_near(f"there is no {file}", stem, others, "judges")
     if seen.fault is not None:
         return f"{file} does not import: {seen.fault}"
-    if function in seen.coroutines:
-        return f"{file}: {function} is an `async def`; a grader is a plain function"
-    if function in seen.functions or (seen.everything and not function.startswith("_")):
+    if function in seen.graders:
         return None
-    usable = [name for name in seen.functions if name not in seen.coroutines]
-    return _with_near(f"{file} has no public function {function!r}", function, usable, "functions")
+    if function in seen.refused:
+        return f"{file}: {function} {seen.refused[function]}"
+    return _with_near(f"{file} has no public function {function!r}", function, seen.graders, "functions")
 
 
 def _with_near(sentence: str, name: str, known: Sequence[str], what: str) -> str:
@@ -133,8 +140,9 @@ def _with_near(sentence: str, name: str, known: Sequence[str], what: str) -> str
     return f"{sentence}; {what} there: {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
 
 
-async def _import_all(root: Path, stems: Sequence[str], config: GradersTable, limit: float) -> dict[str, _Seen]:
-    bundle = build_bundle(root, (), config.files)
+async def _import_all(
+    root: Path, stems: Sequence[str], config: GradersTable, bundle: Bundle, limit: float
+) -> dict[str, _Seen]:
     settings = GraderSettings(resolve_python(config.python, root), config.env, config.network, config.memory_mb)
     with tempfile.TemporaryDirectory(prefix="evalfleet-check-") as folder:
         copy = unpack(bundle.data, bundle.digest, Path(folder) / "bundle")
@@ -161,41 +169,34 @@ def _seen(ending: Ending, limit: float) -> _Seen:
         return _Seen(fault=end_sentence(ending, limit))
     if "error" in ending.said:
         return _Seen(fault=str(ending.said["error"]))
-    return _Seen(functions=tuple(ending.said["functions"]), coroutines=tuple(ending.said["async"]))
+    return _Seen(graders=tuple(ending.said["graders"]), refused=ending.said["refused"])
+
+
+def asking(root: Path, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of `names` that may call t.llm: all but the plain functions whose text shows that they cannot."""
+    texts = {stem: _text(stem, root / GRADERS_FOLDER / f"{stem}.py") for stem in {n.partition(".")[0] for n in names}}
+    found = []
+    for name in sorted(set(names)):
+        stem, _, function = name.partition(".")
+        text = texts[stem]
+        if isinstance(text, str) or function not in text.names or function in text.asks:
+            found.append(name)
+    return tuple(found)
 
 
 def _read(stem: str, file: Path) -> _Seen:
+    text = _text(stem, file)
+    if isinstance(text, str):
+        return _Seen(fault=text)
+    refused = {name: why_not for name, why_not in text.names.items() if why_not is not None}
+    return _Seen(graders=tuple(sorted(text.names.keys() - refused.keys())), refused=refused)
+
+
+def _text(stem: str, file: Path) -> Text | str:
+    """What the text of a grader's file says, or why it cannot be read."""
     try:
-        module = ast.parse(file.read_bytes(), f"{stem}.py")
+        return read_text(file.read_bytes(), f"{stem}.py")
     except SyntaxError as error:
-        return _Seen(fault=f"{type(error).__name__}: {error.msg} (line {error.lineno})")
+        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
     except (ValueError, RecursionError, MemoryError, OSError) as error:
-        return _Seen(fault=f"{type(error).__name__}: {error}")
-    names: list[str] = []
-    coroutines: list[str] = []
-    everything = False
-    ahead: list[ast.stmt] = list(module.body)
-    while ahead:
-        statement = ahead.pop(0)
-        if isinstance(statement, ast.AsyncFunctionDef):
-            coroutines.append(statement.name)
-        elif isinstance(statement, ast.FunctionDef | ast.ClassDef):
-            names.append(statement.name)
-        elif isinstance(statement, ast.Import | ast.ImportFrom):
-            for alias in statement.names:
-                everything = everything or alias.name == "*"
-                names.append(alias.asname or alias.name.partition(".")[0])
-        else:
-            names += [node.id for node in _targets(statement)]
-            for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-                for inner in getattr(statement, part, ()):
-                    ahead += [inner] if isinstance(inner, ast.stmt) else inner.body
-    public = sorted({name for name in [*names, *coroutines] if not name.startswith("_")})
-    return _Seen(functions=tuple(public), coroutines=tuple(sorted(set(coroutines) - set(names))), everything=everything)
-
-
-def _targets(statement: ast.stmt) -> list[ast.Name]:
-    """Names that a plain statement binds: `answers = functools.partial(…)` makes a grader too."""
-    bound = statement.targets if isinstance(statement, ast.Assign) else []
-    bound = [statement.target] if isinstance(statement, ast.AnnAssign) else bound
-    return [node for target in bound for node in ast.walk(target) if isinstance(node, ast.Name)]
+        return f"{type(error).__name__}: {error}"

@@ -8,12 +8,13 @@ import signal
 from evalfleet.graders.cage import Ending
 
 
-def end_sentence(ending: Ending, limit: float) -> str:
-    """For the ends "limit", "died" and "garbled". `limit` in seconds."""
+def end_sentence(ending: Ending, limit: float, judge: str = "the judge") -> str:
+    """For the ends "limit", "died" and "garbled". `limit` in seconds; `judge`: whom t.llm asks, with the address."""
     if ending.end == "limit":
         sentence = f"ran over its {limit:g} s and was stopped"
-        if ending.llm_ms:
-            sentence += f" ({ending.llm_ms / 1000:.1f} s of them inside t.llm)"
+        if ending.llm_ms or ending.in_llm:
+            sentence += f"; {ending.llm_ms / 1000:.1f} s of them it waited for {judge}"
+            sentence += ", which did not answer" if ending.in_llm else ""
         return sentence
     if ending.end == "garbled":
         return f"its answer cannot be read: {ending.detail}"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from evalfleet.contract.client import Client
 
 __all__ = [
-    "JudgeNotConfigured", "JudgeUnavailable", "LlmAnswer", "LlmCall", "PromptRefused", "platform_judge", "refusal",
+    "JudgeNotConfigured", "JudgeUnavailable", "LlmAnswer", "LlmCall", "PromptRefused", "judge_at", "platform_judge",
+    "refusal",
 ]  # fmt: skip
 
 _OPERATORS_STATUS = frozenset({401, 402, 403})
@@ -38,7 +39,8 @@ class LlmAnswer:
     currency: str | None = None
 
 
-# (prompt, model or None, seconds left) -> answer; raises JudgeUnavailable, JudgeNotConfigured or PromptRefused.
+# (prompt, model or None, seconds until nobody waits any more) -> answer. One try; raises JudgeUnavailable,
+# JudgeNotConfigured or PromptRefused.
 LlmCall = Callable[[str, str | None, float], Awaitable[LlmAnswer]]
 
 
@@ -51,7 +53,13 @@ def refusal(problem: ProblemAnswer) -> JudgeNotConfigured | PromptRefused | Judg
         return JudgeNotConfigured(f"the judge refused: {problem.detail}")
     if problem.status in _THIS_CALLS_STATUS:
         return PromptRefused(f"the judge refused what it was asked: {problem.detail}")
-    return JudgeUnavailable(str(problem))
+    said = problem.detail if problem.detail.startswith("the judge") else str(problem)  # our own server names the judge
+    return JudgeUnavailable(said, retry_after=problem.retry_after)
+
+
+def judge_at(address: str) -> str:
+    """Who answers `t.llm`, for a sentence."""
+    return f"the judge at {address}" if address else "the judge"
 
 
 def platform_judge(client: Client, run_id: str) -> LlmCall:

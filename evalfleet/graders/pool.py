@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Literal
 
 from evalfleet.checks.outcome import GraderAnswer
+from evalfleet.contract.retry import backoff
 from evalfleet.errors import UnfitHost
 from evalfleet.graders.cage import Allowed, Cage, CageLost, Ending, GraderSettings
 from evalfleet.graders.ending import end_sentence
@@ -31,14 +33,9 @@ __all__ = [
 
 CAGES_KEPT = 8
 TRIES = 2  # of a call whose cage was lost under it
-LLM_TRIES = 5
 _LLM_FIRST_DELAY = 0.5
-
-
-def llm_delays(first: float = _LLM_FIRST_DELAY, tries: int = LLM_TRIES) -> Iterator[float]:
-    """Seconds to wait before each further try of a judge call: doubling, each between half and all of its step."""
-    for step in range(tries - 1):
-        yield first * 2**step * random.uniform(0.5, 1)
+_LLM_MOST_DELAYS = 16  # times the first: the longest pause between two tries
+_BEYOND = 5.0  # seconds that a try may go on past the limit, which ends it: so a slow judge never looks like a lost one
 
 
 @dataclass(slots=True)
@@ -53,6 +50,8 @@ class _Judging:
     amounts: dict[str, Decimal] = field(default_factory=dict)
     kind: Literal["judge_unavailable", "stopped", "error"] | None = None
     trouble: str = ""
+    sent_at: float | None = None
+    """`time.monotonic()` of the try that has no answer yet."""
 
     async def ask(self, asked: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The judge's answer for the grader; None ends the call. Tried again inside the limit (S26)."""
@@ -60,10 +59,12 @@ class _Judging:
             self.kind, self.trouble = "stopped", "a grader called t.llm and no judge is configured; [judge] names one"
             return None
         self.calls += 1
-        delays = llm_delays(self.delay)
-        while True:
+        self.trouble = ""
+        for attempt in itertools.count():
+            self.sent_at = time.monotonic()
             try:
-                answer = await self.llm(asked["prompt"], asked["model"], max(self.deadline - time.monotonic(), 0.0))
+                left = max(self.deadline - self.sent_at, 0.0)
+                answer = await self.llm(asked["prompt"], asked["model"], left + _BEYOND)
             except JudgeNotConfigured as error:
                 self.kind, self.trouble = "stopped", error.message
                 return None
@@ -71,9 +72,10 @@ class _Judging:
                 self.kind, self.trouble = "error", error.message
                 return None
             except JudgeUnavailable as error:
-                self.trouble = error.message
-                delay = next(delays, None)
-                if delay is None or time.monotonic() + delay >= self.deadline:
+                self.sent_at, self.trouble = None, error.message
+                delay = backoff(attempt, random.random(), first=self.delay, most=_LLM_MOST_DELAYS * self.delay)
+                delay = max(delay, error.retry_after or 0.0)
+                if time.monotonic() + delay >= self.deadline:
                     self.kind = "judge_unavailable"
                     return None
                 await asyncio.sleep(delay)
@@ -85,6 +87,13 @@ class _Judging:
                         spent = (answer.currency or "USD", Decimal(answer.amount))
                         self.amounts = by_currency([*self.amounts.items(), spent])
                 return {"text": answer.text, "tokens": answer.tokens}
+        raise AssertionError  # it counts without end
+
+    def is_away(self, limit: float) -> bool:
+        """At the limit, inside t.llm: had the judge refused, and did the try that followed last less than half of it?
+        Else the judge is there and slow, and the limit is the grader's as any other (S26)."""
+        waited = 0.0 if self.sent_at is None else time.monotonic() - self.sent_at
+        return bool(self.trouble) and 2 * waited < limit
 
 
 @dataclass(slots=True)
@@ -124,13 +133,17 @@ class GraderPool:
         case: dict[str, Any],
         run: dict[str, Any],
         llm: LlmCall | None,
+        *,
+        about: Mapping[str, Any] | None = None,
+        judge: str = "the judge",
     ) -> GraderAnswer:
-        """One call of the grader `name` ("file.function") in the unpacked bundle. `case` and `run` by S27.
+        """One call of the grader `name` ("file.function") in the unpacked bundle. `case` and `run` by S27; `about`:
+        what `t` knows of the trial (`judging.about`); `judge`: who answers `llm`, for sentences.
 
         Everything a grader does comes back as a value. Raises UnfitHost only where this host lost the cage twice: the
         attempt is then nobody's failure, and may be graded elsewhere. When cancelled, the grader is killed."""
         file, _, function = name.partition(".")
-        request = {"op": "grade", "file": file, "function": function, "case": case, "run": run}
+        request = {"op": "grade", "file": file, "function": function, "case": case, "run": run, "about": about or {}}
         lost = ""
         async with self._free:
             for _ in range(TRIES):
@@ -149,7 +162,7 @@ class GraderPool:
                 if ending.end == "died" and _is_cage_exit(ending):
                     lost = ending.log.strip()
                     continue
-                return _answer(name, ending, judging, self.limit_s)
+                return _answer(name, ending, judging, self.limit_s, judge)
         raise UnfitHost(f"{name} could not be run on this host: {lost}")
 
     @contextlib.asynccontextmanager
@@ -179,6 +192,13 @@ class GraderPool:
             if cage is not None:
                 await cage.aclose()
 
+    async def drop(self, folder: Path) -> None:
+        """End the cages of an unpacked bundle, of which no call is under way."""
+        for key in [key for key in self._slots if key[0] == folder]:
+            cage = self._slots.pop(key).cage
+            if cage is not None:
+                await cage.aclose()
+
     async def aclose(self) -> None:
         """End every grader and every cage. Calls under way raise."""
         self._closed = True
@@ -192,7 +212,7 @@ def _is_cage_exit(ending: Ending) -> bool:
     return ending.status == CAGE_EXIT << 8 and ending.log.startswith(CAGE_COMPLAINT)
 
 
-def _answer(name: str, ending: Ending, judging: _Judging, limit: float) -> GraderAnswer:
+def _answer(name: str, ending: Ending, judging: _Judging, limit: float, judge: str) -> GraderAnswer:
     kind, error = "error", None
     answer: Mapping[str, Any] = {}
     if judging.kind is not None and ending.end == "stopped":
@@ -201,12 +221,12 @@ def _answer(name: str, ending: Ending, judging: _Judging, limit: float) -> Grade
         kind, answer = "answered", ending.said["answer"]
     elif ending.end == "said":
         error = str(ending.said["error"])
+    elif ending.end == "limit" and ending.in_llm and judging.is_away(limit):
+        kind, error = "judge_unavailable", judging.trouble
     else:
-        error = end_sentence(ending, limit)
-        # S24, S26: the limit is the judge's trouble where the judge was being waited for, or took most of the time.
-        if ending.end == "limit" and (ending.in_llm or ending.llm_ms * 2 > ending.ms):
-            kind = "judge_unavailable"
-            error += f": {judging.trouble}" if judging.trouble else ""
+        error = end_sentence(ending, limit, judge)
+        if ending.end == "limit" and ending.in_llm and judging.trouble:
+            error += f"; before that it failed: {judging.trouble}"
     currency, amount = next(iter(judging.amounts.items())) if len(judging.amounts) == 1 else (None, None)
     return GraderAnswer(
         name=name,

@@ -68,10 +68,11 @@ class Grading(Broker):
             raise PlanRefused(f"the graders of {submission} are refused: they cannot be read: {error}") from error
 
     @guarded
-    def claim_grade(self, submission: str, attempt: Attempt, inc: str) -> bytes | None:
-        """The play to grade, if it is this worker's to grade now."""
+    def claim_grade(self, submission: str, attempt: Attempt, inc: str, *, asks: bool = True) -> bytes | None:
+        """The play to grade, if it is this worker's to grade now. `asks`: its graders may ask the judge, so that it
+        waits while grading is paused for want of one."""
         blob = self._scripts["claim_grade"](
-            keys=self._keys(submission, "epoch meta plays grading givenup judge"), args=[str(attempt), inc]
+            keys=self._keys(submission, "epoch meta plays grading givenup judge"), args=[str(attempt), inc, int(asks)]
         )
         return None if blob is None else zlib.decompress(cast(bytes, blob))
 
@@ -86,7 +87,7 @@ class Grading(Broker):
 
     @guarded
     def judge_failed(self, submission: str, reason: str) -> JudgeRow:
-        """Count a grading that had no judge; from the tenth in a row on, grading pauses (S26)."""
+        """Count a grading that had no judge; from the tenth in a row on, what may ask it waits (S26)."""
         answer = self._scripts["judge_failed"](
             keys=self._keys(submission, "meta judge"), args=[JUDGE_ROW, JUDGE_PAUSE_MS, reason]
         )

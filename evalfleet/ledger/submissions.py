@@ -41,7 +41,8 @@ class Meta:
 
     `state`: running | stopped | completed | incomplete. `reason` says why it is not running; `code` is the word for
     it that programs read ("" if none). `progress_at`: ms since the epoch, Redis' clock. `note`: what its dispatcher
-    says it waits for, for people. `judge_trouble`: why grading is paused (S26), "" when it is not. `store_trouble`: why
+    says it waits for, for people. `judge_trouble`: why the last `judge_row` gradings that asked the judge had none
+    (S26), "" once it has answered. `store_trouble`: why
     the results store takes nothing of it, since `store_since` (ms).
     """
 
@@ -59,6 +60,7 @@ class Meta:
     completed: frozenset[int] = frozenset()
     note: str = ""
     judge_trouble: str = ""
+    judge_row: int = 0
     store_trouble: str = ""
     store_since: int = 0
     planned_at: str = ""
@@ -186,6 +188,7 @@ class Submissions(Broker):
             completed=frozenset(int(i) for i in raw.get("completed", "").split(",") if i),
             note=raw.get("note", ""),
             judge_trouble=raw.get("judge_trouble", ""),
+            judge_row=int(raw.get("judge_failed", "0")),
             store_trouble=raw.get("store_trouble", ""),
             store_since=int(raw.get("store_since", "0")),
             planned_at=raw.get("planned_at", ""),

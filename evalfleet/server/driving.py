@@ -6,10 +6,10 @@ says with `Ended` how it went. The drivers that ship live in `evalfleet.server.d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,35 @@ launch is refused with the same word in `errors[]` (S33)."""
 
 
 @dataclass(frozen=True, slots=True)
+class Busy:
+    """The agent's endpoint did not play the turn now. `why` in words that show no secret.
+
+    `seconds`: how long it asks to wait, None where it does not say. `limited`: it says "later" itself, so that it is
+    asked again for as long as it says so; else it is away. `again`: nothing was done for this turn, so that it can be
+    asked for again within the same run.
+    """
+
+    why: str
+    seconds: float | None = None
+    limited: bool = False
+    again: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
-    """How the agent's turn went; `failure` is None when it went well (with or without an answer, S21)."""
+    """How the agent's turn went; `failure` is None when it went well (with or without an answer, S21). `busy`: beside a
+    failure that is the endpoint's limit or absence; the failure stands where the turn is not asked for again."""
 
     failure: Failure | None = None
+    busy: Busy | None = None
+
+
+class Call(NamedTuple):
+    """A tool call as the agent makes it. Its id is the agent's own, and may come again."""
+
+    id: str
+    name: str
+    args: Any
 
 
 class OtherCurrency(ValueError):
@@ -63,8 +88,8 @@ class OtherCurrency(ValueError):
 class Sink(Protocol):
     """How a driver reports. Each call is awaited and returns when the report is in order (back-pressure)."""
 
-    async def tool_call(self, call_id: str, name: str, args: Any) -> None:
-        """The agent calls a tool: an assistant message with a `tool_call` part."""
+    async def tool_calls(self, calls: Sequence[Call]) -> None:
+        """The agent calls tools, all at once: one assistant message with a `tool_call` part for each."""
         ...
 
     async def tool_result(self, call_id: str, output: Any) -> None:

@@ -31,6 +31,9 @@ _CONNECT: Final = {
 }
 """What the URL does not say otherwise."""
 
+SQLITE_LOCK_MS: Final = 10_000
+"""How long a write waits for another program that holds the file's lock."""
+
 _SESSION: Final = """
 SET lock_timeout = '15s'; SET statement_timeout = '120s'; SET idle_in_transaction_session_timeout = '60s';
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
@@ -86,7 +89,7 @@ def _sqlite(parsed: URL) -> Engine:
         connection.isolation_level = None  # we say BEGIN ourselves, below
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA busy_timeout=10000")
+        connection.execute(f"PRAGMA busy_timeout={SQLITE_LOCK_MS}")
         connection.execute("PRAGMA cache_size=-32000")
 
     @event.listens_for(engine, "begin")

@@ -36,6 +36,7 @@ from evalfleet.server.refusal import field, invalid, not_found, refuse
 from evalfleet.server.runs import usage_of_chats
 from evalfleet.server.schema import attempts, evaluation_cases, evaluations
 from evalfleet.server.spending import JudgeSpend
+from evalfleet.server.tries import chats_of_other_tries
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +262,7 @@ def _end(connection: Connection, row: Any, status: str) -> None:
         if attempt.judge_score is not None:
             scores[attempt.position][attempt.attempt_index] = Decimal(attempt.judge_score)
     given = [score for of_case in scores.values() for score in of_case.values() if score is not None]
-    used = usage_of_chats(connection, sorted(chats))
+    used = usage_of_chats(connection, sorted(chats | chats_of_other_tries(connection, row, cases)))
     tally = Tally(
         k=row.k,
         cases_done=sum(len(verdicts) == row.k for verdicts in recorded.values()),

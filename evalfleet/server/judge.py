@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evalfleet.contract import jsontext
+from evalfleet.contract.outbound import way_to
 from evalfleet.contract.retry import retry_after_seconds
 from evalfleet.errors import ConfigError, CredentialError, ProblemAnswer, TargetUnreachable, UnreadableAnswer
 from evalfleet.server.drivers.chat_completions import ChatAnswer, completions_url, plain, price_of
@@ -62,8 +63,10 @@ class Judge:
         return self._config is not None
 
     def check(self) -> None:
-        """ConfigError if no call could succeed as things stand. Calls nothing."""
-        self._key(self._settings())
+        """ConfigError or SettingError if no call could succeed as things stand. Calls nothing."""
+        config = self._settings()
+        self._key(config)
+        way_to(config.base_url, self._environ)
 
     async def answer(self, prompt: str, model: str | None = None) -> JudgeAnswer:
         """One prompt, one text. `model` instead of the one in the settings. Errors: see the top of this file."""

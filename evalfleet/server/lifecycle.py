@@ -1,13 +1,15 @@
 """How does a run move from state to state? Each move is one write, and looks at the state it leaves, under
 the lock of the run's row.
 
-    queued ──> running ──> succeeded | failed
+    queued <─> running ──> succeeded | failed
        │          │
        └──────────┴──> cancelling ──> cancelled
 
-A queued run is cancelled at once. A run whose cancelling was written before its end ends `cancelled`, whatever the
-agent said in between: who was told `cancelling` sees `cancelled`. Only the server that owns a run plays it; a run that
-no server plays any more ends `failed`, `server_lost`, retryable. Terminal runs never change.
+A queued run is cancelled at once. A running one whose agent's endpoint asks to wait is queued again. A run whose
+cancelling was written before its end ends `cancelled`, whatever the agent said in between. Only the server that owns a
+run plays it; a run that no server plays any more, or whose server does not know how long its agent took, ends `failed`,
+`server_lost`, retryable, also where it was cancelling: its times are not the agent's and must not be read as a timeout
+(S12, S17). Terminal runs never change.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from sqlalchemy import Connection, bindparam, select
 from evalfleet.server import runs as stored
 from evalfleet.server.documents import now, text_of
 from evalfleet.server.driving import HARNESS_CHANGED, Failure
-from evalfleet.server.journal import OPEN, TERMINAL, Appended, Entry, append, status_changed
+from evalfleet.server.journal import OPEN, TERMINAL, Appended, Entry, Event, append, status_changed
 from evalfleet.server.refusal import not_found
 from evalfleet.server.schema import runs
 
@@ -44,11 +46,13 @@ _BEFORE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that now runs, with what its chat has said before, and the currency in which it has reported its usage."""
+    """A run that now runs, with what its chat has said before, and the currency in which it has reported its usage.
+    `at`: the start that was written."""
 
     history: tuple[tuple[str, str], ...]
     currency: str | None
     appended: Appended
+    at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,18 @@ def begin(connection: Connection, run_id: str, chat_id: str, turn: int) -> Begun
     currency = stored.currency_of_chat(connection, chat_id) if turn else None
     at = now()
     changes = {"status": "running", "started_at": at, "updated_at": at}
-    return Begun(history, currency, append(connection, run_id, [status_changed("running", at)], changes))
+    return Begun(history, currency, append(connection, run_id, [status_changed("running", at)], changes), at)
+
+
+def queue_again(connection: Connection, run_id: str, seconds: float, why: str) -> Appended | None:
+    """running → queued: the agent's endpoint has not taken the turn, and is asked again in `seconds`. Its time begins
+    anew, since waiting does not count (S12). None if the run is cancelling or has ended."""
+    if connection.execute(_STATUS, {"p_run": run_id}).scalar_one() != "running":
+        return None
+    at = now()
+    data = text_of({"to": "queued", "retry_after": round(seconds, 3), "reason": why})
+    changes = {"status": "queued", "started_at": None, "updated_at": at}
+    return append(connection, run_id, [Event("run.status_changed", data, at)], changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +121,25 @@ def finish(
     *,
     cancelled: bool,
     changes: Mapping[str, Any],
+    ended_at: str | None = None,
 ) -> Appended | None:
     """→ succeeded, failed or cancelled, with the last `entries` before. None if the run had ended already.
 
+    `ended_at`: when the agent ended, by the clock of its server; without it, now.
     That the harness changed is said of a cancelled run, too: the time it spent would be taken for a timeout (S12, S33).
     """
     status = connection.execute(_STATUS, {"p_run": run_id}).scalar_one()
     if status in TERMINAL:
         return None
-    at = now()
-    to = "cancelled" if cancelled or status == "cancelling" else "failed" if failure is not None else "succeeded"
-    ended = {**changes, "status": to, "completed_at": at, "updated_at": at}
+    at = ended_at or now()
+    lost = failure is not None and failure.code == SERVER_LOST.code
+    if lost:
+        to = "failed"
+    elif cancelled or status == "cancelling":
+        to = "cancelled"
+    else:
+        to = "failed" if failure is not None else "succeeded"
+    ended = {**changes, "status": to, "completed_at": at, "updated_at": now()}
     if failure is not None and (to == "failed" or failure.code == HARNESS_CHANGED):
         ended["failure"] = failure_text(failure)
     before = [status_changed("cancelling", at)] if to == "cancelled" and status != "cancelling" else []
@@ -138,6 +161,6 @@ def open_runs_of(connection: Connection, owner: str) -> dict[str, str]:
 
 
 def lose(connection: Connection, run_ids: Sequence[str], failure: Failure = SERVER_LOST) -> list[Appended]:
-    """Those of the runs that are not terminal → failed (cancelling ones → cancelled): where no agent is at work."""
+    """Those of the runs that are not terminal → failed: where no agent is at work."""
     ended = [finish(connection, run_id, [], failure, cancelled=False, changes={}) for run_id in run_ids]
     return [appended for appended in ended if appended is not None]

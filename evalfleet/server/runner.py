@@ -2,7 +2,8 @@
 
 Rules: a run is played by the server that created it. The runs of a chat are played one after the other in the order of
 their creation, so a run on a chat with one still going stays `queued`, also when another server plays that one; at most
-`agents` runs are played at a time, the rest wait in the order they came.
+`agents` runs are played at a time, the rest wait in the order they came. So do those whose agent's endpoint asks to be
+left alone (`limits`); one that it refused, and for which nothing was done, is queued again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,10 +21,13 @@ from typing import Any, Final
 from evalfleet.errors import StorageError
 from evalfleet.server import lifecycle
 from evalfleet.server import runs as stored
+from evalfleet.server.documents import time_text
 from evalfleet.server.driving import Driver, Ended, Failure, OtherCurrency, Turn
 from evalfleet.server.journal import TERMINAL, Appended, Entry
 from evalfleet.server.lifecycle import Begun, Behind
+from evalfleet.server.limits import EndpointLimit
 from evalfleet.server.looks import Looks
+from evalfleet.server.pulse import GAP, Pulse
 from evalfleet.server.runs import Created
 from evalfleet.server.sink import RunSink
 from evalfleet.server.store import Store
@@ -41,12 +46,28 @@ class _Play:
     created: Created
     task: asyncio.Task[None] | None = None
     agent: asyncio.Task[Ended] | None = None
+    sink: RunSink | None = None
     cancelled: bool = False
     behind: str | None = None  # the run of another server that has to end before
+    again: bool = False  # its agent's endpoint did not take the turn: it is asked for again
 
     @property
     def run_id(self) -> str:
         return self.created.run_id
+
+
+class _Door:
+    """What waits for one harness's endpoint, and the moment at which the next one may go."""
+
+    def __init__(self) -> None:
+        self.limit = EndpointLimit()
+        self.waiting: deque[_Play] = deque()
+        self.timer: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        self.waiting.clear()
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class Runner:
@@ -74,6 +95,8 @@ class Runner:
         self._chats: dict[str, deque[_Play]] = {}  # a chat with a run at work or ready; what waits behind it
         self._behind: dict[str, list[_Play]] = {}  # a run that another server plays; what waits for its end
         self._looks: set[asyncio.Task[None]] = set()
+        self._doors = {harness_id: _Door() for harness_id in drivers}
+        self._pulse = Pulse()
         self._active = 0
         self._stopping = False
         self.finished = {"succeeded": 0, "failed": 0, "cancelled": 0}
@@ -89,7 +112,7 @@ class Runner:
 
     @property
     def waiting(self) -> int:
-        """How many runs wait for a free agent or for their chat."""
+        """How many runs wait for a free agent, for their chat or for their agent's endpoint."""
         return len(self._plays) - self._active
 
     def can_play(self, harness_id: str) -> bool:
@@ -141,6 +164,8 @@ class Runner:
         """End every agent and every run; nothing is played afterwards. Takes less than 4 s."""
         self._stopping = True
         self._ready.clear()
+        for door in self._doors.values():
+            door.close()
         tasks = {play.task for play in self._plays.values() if play.task is not None}
         for play in self._plays.values():
             if play.agent is not None:
@@ -166,14 +191,47 @@ class Runner:
     # -- one run
 
     def _start_ready(self) -> None:
-        while self._ready and self._active < self._agents and not self._stopping:
-            play = self._ready.popleft()
+        while self._active < self._agents and not self._stopping and (play := self._next()) is not None:
             self._active += 1
-            play.task = asyncio.create_task(self._play(play), name=f"run {play.run_id}")
+            self._pulse.start()
+            began = self._doors[play.created.harness_id].limit.begins()
+            play.task = asyncio.create_task(self._play(play, began), name=f"run {play.run_id}")
             play.task.add_done_callback(partial(self._ended, play))
+
+    def _next(self) -> _Play | None:
+        """The first run that may begin; those whose endpoint is to be left alone wait at its door."""
+        for door in self._doors.values():
+            if door.waiting and door.limit.seconds_to_wait() <= 0:
+                return door.waiting.popleft()
+        while self._ready:
+            play = self._ready.popleft()
+            door = self._doors[play.created.harness_id]
+            if not door.waiting and door.limit.seconds_to_wait() <= 0:
+                return play
+            door.waiting.append(play)
+        for door in self._doors.values():
+            if door.waiting:
+                self._open_later(door)
+        return None
+
+    def _open_later(self, door: _Door) -> None:
+        if door.timer is not None:
+            door.timer.cancel()
+        seconds = door.limit.seconds_to_wait()
+        door.timer = asyncio.get_running_loop().call_later(seconds, self._start_ready)
 
     def _ended(self, play: _Play, task: asyncio.Task[None]) -> None:
         self._active -= 1
+        door = self._doors[play.created.harness_id]
+        door.limit.ended()
+        if self._active == 0:
+            self._pulse.stop()
+        if play.again and not self._stopping:
+            play.again = False
+            play.task = play.agent = None
+            door.waiting.appendleft(play)
+            self._start_ready()
+            return
         if play.behind is not None:
             self._wait_for(play, play.behind)
             self._start_ready()
@@ -207,7 +265,7 @@ class Runner:
         if not states or states[0].status in TERMINAL:
             self.has_ended(run_id)
 
-    async def _play(self, play: _Play) -> None:
+    async def _play(self, play: _Play, began: float) -> None:
         created = play.created
         looks = self._looks_at.get(created.harness_id)
         if not play.cancelled and (refused := await self.refusal(created.harness_id)) is not None:
@@ -224,31 +282,57 @@ class Runner:
         if begun is None:  # cancelled while it waited; the end of a cancelling one is ours to write
             await self._finish(created.run_id, [], None, cancelled=True, changes={})
             return
-        sink = RunSink(created.run_id, self._store, self._streams, currency=begun.currency)
-        turn = Turn(
-            run_id=created.run_id,
-            chat_id=created.chat_id,
-            turn=created.turn,
-            message=created.message,
-            history=begun.history,
-            metadata=created.new.metadata,
-            raw_input=created.new.input,
+        sink = play.sink = play.sink or RunSink(created.run_id, self._store, self._streams, currency=begun.currency)
+        watch = self._pulse.begin()
+        play.agent = asyncio.create_task(
+            self._drivers[created.harness_id].run(_turn(created, begun), sink), name=f"agent {created.run_id}"
         )
-        driver = self._drivers[created.harness_id]
-        play.agent = asyncio.create_task(driver.run(turn, sink), name=f"agent {created.run_id}")
         if play.cancelled or self._stopping:
             play.agent.cancel()
         await asyncio.wait({play.agent})
+        measured = watch.end(sink.waited)
+        if await self._is_queued_again(play, play.agent, sink, began):
+            return
         failure, cancelled = self._outcome(play, play.agent)
+        failure = measured.lost or failure
         if looks is not None and failure is not lifecycle.SERVER_LOST:
             failure = await looks.after(mark) or failure
         entries: list[Entry] = []
         changes: Mapping[str, Any] = {}
         try:
-            entries, changes = await sink.drain()
+            entries, changes = await sink.drain(measured.ended_at)
         except StorageError as problem:
-            failure = Failure("internal_error", problem.message, retryable=True)
-        await self._finish(created.run_id, entries, failure, cancelled=cancelled, changes=changes)
+            failure = measured.lost or Failure("internal_error", problem.message, retryable=True)
+        if (watch.started_at - datetime.fromisoformat(begun.at)).total_seconds() > GAP:
+            changes = {**changes, "started_at": time_text(watch.started_at)}  # the store took its time over the start
+        await self._finish(
+            created.run_id,
+            entries,
+            failure,
+            cancelled=cancelled,
+            changes=changes,
+            ended_at=measured.ended_at,
+        )
+
+    async def _is_queued_again(self, play: _Play, agent: asyncio.Task[Ended], sink: RunSink, began: float) -> bool:
+        """Take in what the turn's end says of the agent's endpoint. True: it is asked for this turn again."""
+        if agent.cancelled() or agent.exception() is not None:
+            return False
+        limit = self._doors[play.created.harness_id].limit
+        busy = agent.result().busy
+        if busy is None:
+            limit.answered()
+            return False
+        seconds = limit.refused(began, busy)
+        if seconds is None or not sink.is_silent or play.cancelled or self._stopping:
+            return False
+        wait, why = seconds, busy.why
+        appended = await self._store.write(
+            lambda connection: lifecycle.queue_again(connection, play.run_id, wait, why),
+            on_commit=lambda appended: self._streams.publish(appended) if appended is not None else None,
+        )
+        play.again = appended is not None
+        return play.again
 
     async def _finish(
         self,
@@ -258,6 +342,7 @@ class Runner:
         *,
         cancelled: bool,
         changes: Mapping[str, Any],
+        ended_at: str | None = None,
     ) -> None:
         def publish(appended: Appended | None) -> None:
             if appended is not None:
@@ -266,7 +351,7 @@ class Runner:
 
         await self._store.write(
             lambda connection: lifecycle.finish(
-                connection, run_id, entries, failure, cancelled=cancelled, changes=changes
+                connection, run_id, entries, failure, cancelled=cancelled, changes=changes, ended_at=ended_at
             ),
             on_commit=publish,
         )
@@ -284,3 +369,15 @@ class Runner:
         # A driver's own bug must not take the server down; the run says so and may be tried again.
         _log.error("the driver of run %s raised", play.run_id, exc_info=problem)
         return Failure("internal_error", f"The driver failed: {type(problem).__name__}.", retryable=True), False
+
+
+def _turn(created: Created, begun: Begun) -> Turn:
+    return Turn(
+        run_id=created.run_id,
+        chat_id=created.chat_id,
+        turn=created.turn,
+        message=created.message,
+        history=begun.history,
+        metadata=created.new.metadata,
+        raw_input=created.new.input,
+    )

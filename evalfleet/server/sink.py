@@ -7,7 +7,7 @@ only when too much is waiting (back-pressure on an agent that floods).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -15,8 +15,9 @@ from sqlalchemy import Connection
 
 from evalfleet.money import exact_sum
 from evalfleet.server.documents import counted, money_text, now, text_of
-from evalfleet.server.driving import OtherCurrency
+from evalfleet.server.driving import Call, OtherCurrency
 from evalfleet.server.journal import Appended, Entry, Event, Message, Output, append
+from evalfleet.server.pulse import GAP, elapsed
 from evalfleet.server.spending import DEFAULT
 from evalfleet.server.store import Store
 from evalfleet.server.streams import Streams
@@ -26,10 +27,16 @@ WAITING_BYTES: Final = 1024 * 1024
 
 
 class RunSink:
-    """The `Sink` of one run. `drain()` hands over what is not written yet, for the write that ends the run."""
+    """The `Sink` of one run. `drain()` hands over what is not written yet, for the write that ends the run.
+
+    `waited`: seconds for which the store kept the agent waiting, in waits long enough to matter (S17). `is_silent`:
+    the agent has done nothing that a journal shows, so that its turn can be asked for again.
+    """
 
     def __init__(self, run_id: str, store: Store, streams: Streams, *, currency: str | None = None) -> None:
         """`currency`: the one of the chat's earlier usage."""
+        self.waited = 0.0
+        self.is_silent = True
         self._run_id = run_id
         self._store = store
         self._streams = streams
@@ -44,14 +51,14 @@ class RunSink:
 
     # -- the driver's side
 
-    async def tool_call(self, call_id: str, name: str, args: Any) -> None:
-        self._tool_calls += 1
-        call = {"type": "tool_call", "tool_call": {"id": call_id, "name": name, "args": args}}
-        await self._add(Message("assistant", _json_part(call), now()))
+    async def tool_calls(self, calls: Sequence[Call]) -> None:
+        self._tool_calls += len(calls)
+        said = [{"type": "tool_call", "tool_call": {"id": c.id, "name": c.name, "args": c.args}} for c in calls]
+        await self._add(Message("assistant", _json_parts(*said), now()))
 
     async def tool_result(self, call_id: str, output: Any) -> None:
         result = {"type": "tool_result", "tool_result": {"tool_call_id": call_id, "output": output, "metadata": {}}}
-        await self._add(Message("tool", _json_part(result), now()))
+        await self._add(Message("tool", _json_parts(result), now()))
 
     async def hook(
         self,
@@ -105,16 +112,18 @@ class RunSink:
 
     # -- the runner's side
 
-    async def drain(self) -> tuple[list[Entry], Mapping[str, Any]]:
-        """Wait for the write on its way; then what is left, with the final message, and the run's totals."""
+    async def drain(self, at: str) -> tuple[list[Entry], Mapping[str, Any]]:
+        """Wait for the write on its way; then what is left, with the final message, and the run's totals. `at`: when
+        the agent ended."""
         if self._writing is not None:
             await self._writing
         entries = self._taken()
         if self._answer is not None:
-            entries.append(Output("result", "final_message", self._answer, now()))
+            entries.append(Output("result", "final_message", self._answer, at))
         return entries, self._totals()
 
     async def _add(self, entry: Entry) -> None:
+        self.is_silent = self.is_silent and isinstance(entry, Event) and entry.type == "usage.updated"
         self._entries.append(entry)
         self._bytes += 200 + (len(entry.data) if isinstance(entry, Event) else len(_body(entry)))
         if self._writing is None:
@@ -122,7 +131,10 @@ class RunSink:
         elif self._writing.done():
             self._writing.result()  # the journal cannot be written: the driver hears it here
         if len(self._entries) > WAITING_ENTRIES or self._bytes > WAITING_BYTES:
+            began = elapsed()
             await asyncio.shield(self._writing)
+            waited = elapsed() - began
+            self.waited += waited if waited >= GAP else 0.0
 
     async def _write(self) -> None:
         while self._entries:
@@ -152,5 +164,5 @@ def _body(entry: Message | Output) -> str:
     return entry.content if isinstance(entry, Message) else entry.value
 
 
-def _json_part(value: Any) -> str:
-    return text_of([{"type": "json", "value": value}])
+def _json_parts(*values: Any) -> str:
+    return text_of([{"type": "json", "value": value} for value in values])

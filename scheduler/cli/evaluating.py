@@ -30,6 +30,8 @@ from scheduler.cli.flags import (
     MaxTime,
     NoGraders,
     OnTarget,
+    OtherHarness,
+    OtherMachine,
     Output,
     Quiet,
     Results,
@@ -84,6 +86,8 @@ def eval_(
     no_graders: NoGraders = False,
     target: OnTarget = False,
     commit: Commit = None,
+    harness: OtherHarness = None,
+    machine: OtherMachine = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", envvar="EVALFLEET_DRY_RUN", help="Say what would run.")] = False,
     as_json: AsJson = False,
     output: Output = None,
@@ -100,18 +104,16 @@ def eval_(
     log_level(verbose)
     files = report_files(output)
     most_failures = 1 if exit_first else max_failures
-    server = None
+    server = fleet = None
     if broker is not None:
         from scheduler.cli.steering import refuse_on_fleet
 
-        refuse_on_fleet(
-            baseline=baseline,
-            fail_on_regression=fail_on_regression,
-            leave_running=leave_running,
-            results=results,
-        )
+        refuse_on_fleet(leave_running=leave_running, results=results)
+        from scheduler.cli.parts import results_of
+
         os.environ["EVALFLEET_BROKER_URL"] = broker  # as --env-file would: everything below reads it there
         server = None if target else settings_of(None).require_base_url()
+        fleet = None if baseline is None else results_of(settings_of(None))
     prepared = prepared_of(
         tree,
         select,
@@ -128,6 +130,8 @@ def eval_(
         on_target=target,
         results=results,
         commit=commit,
+        harness=harness,
+        machine=machine,
         budget=budget,
         max_time=max_time,
         baseline=baseline,
@@ -136,6 +140,7 @@ def eval_(
         allow_flaky=allow_flaky,
         by_ast=broker is not None,
         server=server,
+        fleet=fleet,
     )
     for warning in prepared.warnings:
         say(warning)
@@ -154,6 +159,7 @@ def eval_(
             allow_missing=allow_missing,
             as_json=as_json,
             quiet=quiet,
+            baseline=prepared.baseline,
             root=prepared.config.root,
         )
     from scheduler.evaluate import evaluate
@@ -225,6 +231,8 @@ def plan(
     results: Results = None,
     target: OnTarget = False,
     commit: Commit = None,
+    harness: OtherHarness = None,
+    machine: OtherMachine = None,
     scenarios: Scenarios = None,
     suite: Suite = None,
     files: Annotated[
@@ -250,6 +258,8 @@ def plan(
         on_target=target,
         results=results,
         commit=commit,
+        harness=harness,
+        machine=machine,
     )
     return show_plan(prepared, options_of(state, results), files=files, as_json=as_json)
 
@@ -298,6 +308,8 @@ def resume(
             max_time=max_time,
             allow_flaky=allow_flaky,
             allow_missing=allow_missing,
+            baseline=baseline,
+            fail_on=fail_on_regression,
             as_json=as_json,
             quiet=quiet,
         )
@@ -313,7 +325,8 @@ def resume(
         max_failures=1 if exit_first else max_failures,
         budget=budget,
         max_time=max_time,
-        baseline=asked_baseline(baseline, fail_on_regression, folder, config.root),
+        baseline=None if baseline is None else asked_baseline(baseline, fail_on_regression, folder, config.root),
+        fail_on=fail_on_regression,
         allow_missing=allow_missing,
     )
     known = Submissions(state_folder(config, options))

@@ -15,18 +15,22 @@ from scheduler.cli.flags import (
     AllowFlaky,
     AllowMissing,
     AsJson,
+    Baseline,
     Budget,
     Commit,
     Concurrency,
     Deselect,
     EnvFile,
     ExitFirst,
+    FailOnRegression,
     Fresh,
     MaxFailures,
     MaxTime,
     MetricsPort,
     NoGraders,
     OnTarget,
+    OtherHarness,
+    OtherMachine,
     Output,
     Quiet,
     Scenarios,
@@ -53,8 +57,11 @@ from scheduler.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from evalfleet.results import ResultsStore
     from evalfleet.settings import Settings
     from scheduler.allowed import AllowedMissing
+    from scheduler.compare import Baseline as OlderResult
+    from scheduler.compare import FailOn
     from scheduler.prepare import Prepared
     from scheduler.reports import ReportFiles
 
@@ -105,11 +112,15 @@ def submit(
     exit_first: ExitFirst = False,
     max_failures: MaxFailures = None,
     allow_flaky: AllowFlaky = False,
+    baseline: Baseline = None,
+    fail_on_regression: FailOnRegression = None,
     state: State = None,
     fresh: Fresh = False,
     no_graders: NoGraders = False,
     target: OnTarget = False,
     commit: Commit = None,
+    harness: OtherHarness = None,
+    machine: OtherMachine = None,
     scenarios: Scenarios = None,
     suite: Suite = None,
     _env_file: EnvFile = None,
@@ -129,11 +140,16 @@ def submit(
         on_target=target,
         results=None,
         commit=commit,
+        harness=harness,
+        machine=machine,
         budget=budget,
         max_time=max_time,
         weight=weight,
         max_failures=1 if exit_first else max_failures,
         allow_flaky=allow_flaky,
+        baseline=baseline,
+        fail_on=fail_on_regression,
+        fleet=None if baseline is None else results_of(settings),
         by_ast=True,
         server=None if target else settings.require_base_url(),
     )
@@ -142,6 +158,15 @@ def submit(
     words = words_of(select, deselect, suite=suite, trials=trials, timeout=timeout)
     tell(handed_over(prepared, state, settings, fresh=fresh, words=words))
     return 0
+
+
+def results_of(settings: Settings) -> ResultsStore:
+    """The fleet's results, where they answer."""
+    from evalfleet.results import shared_results
+
+    store = shared_results(settings.require_results_url())
+    store.check()
+    return store
 
 
 def handed_over(
@@ -160,6 +185,8 @@ def watch(
     submission: Annotated[str, typer.Argument(help="Its id, or a beginning of it.")],
     allow_flaky: AllowFlaky = False,
     allow_missing: AllowMissing = None,
+    baseline: Baseline = None,
+    fail_on_regression: FailOnRegression = None,
     as_json: AsJson = False,
     output: Output = None,
     quiet: Quiet = False,
@@ -178,6 +205,8 @@ def watch(
         report_files(output),
         allow_flaky=allow_flaky,
         allow_missing=allow_missing,
+        baseline=baseline,
+        fail_on=fail_on_regression,
         as_json=as_json,
         quiet=quiet,
     )
@@ -191,6 +220,8 @@ def watched(
     allow_missing: AllowedMissing | None,
     as_json: bool,
     quiet: bool,
+    baseline: str | OlderResult | None = None,
+    fail_on: FailOn | None = None,
     root: Path | None = None,
 ) -> int:
     """Follow a submission to its end and print its result; the exit code. `root`: the tree's folder, if any."""
@@ -198,8 +229,15 @@ def watched(
     from scheduler.watch import watch as follow
 
     reporter = make_reporter(sys.stderr, quiet=quiet)
-    summary, code = follow(
-        submission, settings_of(None), reporter, allow_flaky=allow_flaky, allow_missing=allow_missing
+    summary, code, compared = follow(
+        submission,
+        settings_of(None),
+        reporter,
+        allow_flaky=allow_flaky,
+        allow_missing=allow_missing,
+        baseline=baseline,
+        fail_on=fail_on,
+        root=root,
     )
-    code = print_result(summary, code, as_json=as_json)
-    return deliver(files, summary, code, root=root, allow_flaky=allow_flaky)
+    code = print_result(summary, code, as_json=as_json, compared=compared)
+    return deliver(files, summary, code, root=root, allow_flaky=allow_flaky, compared=compared)

@@ -16,6 +16,7 @@ from scheduler.cli.output import options_of, say, settings_of, tell, tell_people
 
 if TYPE_CHECKING:
     from scheduler.allowed import AllowedMissing
+    from scheduler.compare import FailOn
     from scheduler.reports import ReportFiles
     from scheduler.submissions import Submissions
 
@@ -89,6 +90,8 @@ def retry(
         server=None if on_target else settings.require_base_url(),
         only=keys,
         weight=plan.limits.weight,
+        harness=plan.target.harness_id if on_target else None,  # it may have been submitted with --harness
+        machine=plan.target.machine_id if on_target else None,
     )
     gone = keys - {prepared.plan.key_of(attempt) for attempt in prepared.plan.all_attempts()}
     if gone:
@@ -166,6 +169,8 @@ def go_on_with(
     max_time: str | None,
     allow_flaky: bool,
     allow_missing: AllowedMissing | None,
+    baseline: str | None,
+    fail_on: FailOn | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
@@ -177,10 +182,19 @@ def go_on_with(
         said = fleet.go_on(submission, budget, max_time)
     if said is not None:
         tell(said)
+        if baseline is not None or fail_on is not None:
+            say(f"it is compared at its end: `evalfleet watch {submission}` takes the same flags")
         return 0
     say(f"{submission} is completed; nothing was run")
     return watched(
-        submission, files, allow_flaky=allow_flaky, allow_missing=allow_missing, as_json=as_json, quiet=quiet
+        submission,
+        files,
+        allow_flaky=allow_flaky,
+        allow_missing=allow_missing,
+        baseline=baseline,
+        fail_on=fail_on,
+        as_json=as_json,
+        quiet=quiet,
     )
 
 

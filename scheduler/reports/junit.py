@@ -114,6 +114,8 @@ def _testcase(report: Report, scenario: ScenarioSummary, room: _Room) -> tuple[i
         marks["flaky"] = "true"
     if scenario.quarantine is not None:
         marks["quarantine"] = report.apart(scenario)
+    if scenario.remarks:
+        marks["remarks"] = "; ".join(scenario.remarks)
     if marks:
         properties = "".join(f"        <{tag('property', {'name': n, 'value': v})}/>\n" for n, v in marks.items())
         parts.append(f"      <properties>\n{properties}      </properties>\n")
@@ -180,7 +182,10 @@ def _trial(scenario: ScenarioSummary, trial: int, line: Mapping[str, Any] | None
         return f"trial {trial}: MISSING: {one_line(why, MOST_OF_A_SENTENCE)}"
     word = OUTCOMES.get(str(line.get("outcome")), str(line.get("outcome")))
     run = f" {line['run_id']}" if line.get("run_id") else ""
-    return f"trial {trial}: {word} {_duration(line) / 1000:.3f}s{run}"
+    record = line.get("trial_record")
+    error = record.get("error") if isinstance(record, Mapping) and line.get("outcome") == "passed" else None
+    though = f" although {one_line(str(error), MOST_OF_A_SENTENCE)}" if error else ""
+    return f"trial {trial}: {word} {_duration(line) / 1000:.3f}s{run}{though}"
 
 
 def _transcript(line: Mapping[str, Any], trials: int, asked: Scenario) -> Iterator[str]:

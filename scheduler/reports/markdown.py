@@ -61,7 +61,7 @@ def markdown(report: Report) -> Iterator[str]:
     passed = [s for s in summary.scenarios if report.standing(s) is Standing.PASSED]
     if passed:
         yield f"<details><summary>{len(passed):,} passed</summary>\n\n"
-        yield from _table(report, passed, words=any(s.verdict != "pass" for s in passed))
+        yield from _table(report, passed, words=any(s.verdict != "pass" or s.remarks for s in passed))
         yield "</details>\n\n"
     for evaluation in summary.evaluations:
         yield f"- {escaped(evaluation_rates(evaluation))}\n"
@@ -120,17 +120,21 @@ def _table(report: Report, scenarios: list[ScenarioSummary], *, words: bool) -> 
         name = code(f"{scenario.case}/{scenario.scenario}")
         yield f"| {sign} {WORDS[scenario.verdict]} | {name} | {scenario_count(scenario)} | {time} |"
         apart = f"{report.apart(scenario)}; " if report.standing(scenario) is Standing.APART else ""
-        yield f" {escaped(apart + _first_failure(scenario))} |\n" if words else "\n"
+        yield f" {escaped(apart + _words(scenario))} |\n" if words else "\n"
     if len(scenarios) > MOST_ROWS:
         yield f"\n… and {len(scenarios) - MOST_ROWS:,} more; {code('evalfleet show')} lists all.\n"
     yield "\n"
 
 
-def _first_failure(scenario: ScenarioSummary) -> str:
-    if scenario.first_failure is None:
-        return "recorded elsewhere, no evidence here" if scenario.elsewhere else ""
-    which = f"trial {scenario.first_failure_trial}: " if scenario.trials > 1 else ""
-    return which + scenario.first_failure
+def _words(scenario: ScenarioSummary) -> str:
+    """The first failure, and what the verdict does not show."""
+    said = (
+        [] if scenario.first_failure is not None or not scenario.elsewhere else ["recorded elsewhere, no evidence here"]
+    )
+    if scenario.first_failure is not None:
+        which = f"trial {scenario.first_failure_trial}: " if scenario.trials > 1 else ""
+        said = [which + scenario.first_failure]
+    return "; ".join([*said, *scenario.remarks])
 
 
 def _told(report: Report, scenarios: list[ScenarioSummary]) -> Iterator[str]:

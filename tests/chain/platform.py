@@ -227,7 +227,8 @@ async def _cut(body: bytes) -> AsyncIterator[bytes]:
 
 
 class Wire(Transport):
-    """The platform behind a wire that breaks. `met` counts the faults that were met, by kind."""
+    """The platform behind a wire that breaks. `met` counts the faults that were met, by kind;
+    `cancels` the requests for one."""
 
     def __init__(self, turns: Mapping[str, Turn], clock: Clock, draw: random.Random, weather: float) -> None:
         self.base_url = "http://platform"
@@ -237,6 +238,7 @@ class Wire(Transport):
         self.runs: list[Run] = []
         self.keys: dict[str, Run] = {}
         self.met: dict[str, int] = {}
+        self.cancels = 0
 
     async def aclose(self) -> None:
         pass
@@ -274,6 +276,7 @@ class Wire(Transport):
         if what == "events":
             return self._page(run, dict(params or {}), self._fault(PAGE_FAULTS, "page"))
         if what == "cancel":
+            self.cancels += 1
             fault = self._fault(READ_FAULTS, "cancel")
             if not fault or self.draw.random() < 0.5:
                 run.cancel(self.now())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -10,6 +12,11 @@ from tests.chain.chain import Found, play
 from tests.chain.clock import Clock, jumping
 from tests.chain.platform import Run, Wire
 from tests.chain.script import Script, Scripted, Step, Turn
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsLenAndGetItem
+
+T = TypeVar("T")
 
 STREAMS = ("mute", "stall", "refused", "502", "503", "html", "204", "late", "end_alone", "bad_frame")
 HOOK = Step("hook", ("tools.before", "deny", "hooks/a.py"), 1.0)
@@ -32,13 +39,20 @@ class Always(Wire):
         return self.faults.get(of, "") if self.now() < self.until else ""
 
 
-class _Middle:
-    """No chance: the first of what can be chosen."""
+class _Middle(random.Random):
+    """No chance: no fault but those that are named, and the first of what can be chosen."""
 
-    random = staticmethod(lambda: 1.0)
-    choice = staticmethod(lambda items: items[0])
-    randint = staticmethod(lambda low, _high: low)
-    randrange = staticmethod(lambda _stop: 0)
+    def random(self) -> float:
+        return 1.0 - 2**-53
+
+    def choice(self, seq: SupportsLenAndGetItem[T]) -> T:
+        return seq[0]
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return 0
 
 
 def plays(script: Script, make: Callable[[Script, Clock], Wire], times: int = 1) -> tuple[Found, Wire, float]:
@@ -72,6 +86,13 @@ def test_c06_a_run_that_has_ended_is_read_from_its_pages_whatever_the_stream_say
     assert seconds < 60
 
 
+def test_s12_an_ended_run_has_no_limit_any_more_while_its_journal_is_read() -> None:
+    faults = dict.fromkeys(("stream", "page"), "refused")
+    script = one("succeeded", timeout=4)
+    found, wire, _ = plays(script, lambda script, clock: Always(script, clock, faults, until=40.0))
+    assert (found.outcomes, len(wire.runs), wire.cancels) == (["passed"], 1, 0)
+
+
 @pytest.mark.parametrize("fault", STREAMS)
 def test_s12_a_run_that_asks_a_person_is_cancelled_whatever_the_stream_says(fault: str) -> None:
     found, wire, _ = plays(one("asks"), lambda script, clock: Always(script, clock, {"stream": fault}))
@@ -88,6 +109,17 @@ def test_s12_a_target_that_comes_back_after_the_limit_has_the_run_cancelled_at_o
     [run] = wire.runs
     assert run.cancelled is not None
     assert 100 <= run.cancelled <= 125
+
+
+@pytest.mark.parametrize("ending", ["succeeded", "never"])
+def test_s17_a_run_whose_journal_cannot_be_read_is_no_result_though_it_is_known_to_have_ended(ending: str) -> None:
+    faults = dict.fromkeys(("stream", "page"), "refused")
+    found, _, seconds = plays(one(ending), lambda script, clock: Always(script, clock, faults))
+    assert found.outcomes == ["missing"]
+    assert found.gave_up is not None
+    assert found.gave_up.code == "stream_lost"
+    assert "its journal could not be read" in found.gave_up.reason
+    assert seconds < 200
 
 
 class Lossy(Always):

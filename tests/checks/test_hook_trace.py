@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evalfleet.checks import HookCall
 from evalfleet.checks.assertions import HOOK_POINTS
 from evalfleet.checks.hook_trace import HookPoint, hook_trace, never_reached
+from evalfleet.checks.hooks import judge_hook
 
 
 def call(
@@ -66,6 +71,52 @@ def test_the_sentence_says_it_all_on_one_line() -> None:
     said = HookPoint(**{**{f: getattr(point, f) for f in point.__slots__}, "last": ("one", "two")}).sentence()
     assert said == "reached 4 times, 2 by default (1 failure), median 12ms (hooks/stay.py); last failures: one | two"
     assert HookPoint("h", 1, 0, 0, None, (), ()).sentence() == "reached once, decided each time"
+
+
+JOURNALS = st.lists(
+    st.builds(
+        HookCall,
+        st.just("run_1"),
+        st.sampled_from(["tools.before", "stop.done"]),
+        st.sampled_from(["answered", "deny", "use_default", "failed", "malformed"]),
+        st.sampled_from(["h.py", "", "splox.toolkit", "splox.toolkit.stop", "splox.toolkits.py"]),
+        st.none() | st.integers(0, 9),
+        st.booleans(),
+    ).map(lambda call: replace(call, decision="failed") if call.fallback else call),
+    max_size=12,
+)
+
+
+@given(JOURNALS)
+def test_s22_the_trace_and_hook_called_read_a_journal_alike(journal: list[HookCall]) -> None:
+    points = {point.name: point for point in hook_trace(journal)}
+    for name in ("tools.before", "stop.done"):
+        point = points.get(name)
+        passed, sentence = judge_hook(journal, name, None)
+        if point is None:
+            assert sentence.startswith(f'"{name}" was never asked')
+        elif not point.reached:
+            assert sentence == (
+                f'"{name}" was answered by the platform\'s own code, {point.by_platform}×; '
+                "no hook file of the tree was asked"
+            )
+        else:
+            assert passed is (point.reached > point.failures)
+            times = "once" if point.reached == 1 else f"{point.reached} times"
+            assert f"was asked {times} and" in sentence
+
+
+def test_s22_what_the_platforms_own_code_answered_is_told_apart() -> None:
+    """Observed: the trace counted `splox.toolkit.…` as the tree's hook, and `hook_called` did not."""
+    own = call("answered", source="splox.toolkit.guard", ms=500)
+    (alone,) = hook_trace([own, own])
+    assert (alone.reached, alone.by_platform, alone.sources, alone.median_ms) == (0, 2, (), None)
+    assert alone.sentence() == "no hook file of the tree was asked; the platform's own code answered 2 times"
+    (both,) = hook_trace([own, call("deny")])
+    assert (
+        both.sentence() == "reached once, decided each time, median 10ms (h.py); the platform's own code answered once"
+    )
+    assert both.document()["by_platform"] == 1
 
 
 def test_a_hooks_words_are_one_line_and_bounded() -> None:

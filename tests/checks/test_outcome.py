@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -30,6 +31,7 @@ from evalfleet.checks import (
     spent_seconds,
 )
 from evalfleet.checks.outcome import LEFT_OUT
+from evalfleet.graders.judging import grade
 from tests.checks.trials import calls, run, says, trial_with
 
 JOURNALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "journals.json").read_text())
@@ -60,12 +62,11 @@ def test_a_terminal_run_means_one_thing(row: dict[str, Any]) -> None:
         not_played=row.get("not_played"),
     )
     assert meaning.meaning.value == row["meaning"]
-    assert meaning.retryable_agent is row.get("retryable_agent", False)
     assert meaning.reason == row.get("reason", meaning.reason)
     assert meaning.code == row.get("code", meaning.code)
     assert RunMeaning.from_json(json.loads(json.dumps(meaning.to_json()))) == meaning
     if "again" in row:
-        assert (meaning.meaning is Meaning.NO_RESULT or meaning.retryable_agent) is row["again"]
+        assert (meaning.meaning is Meaning.NO_RESULT) is row["again"]
     trial = read_trial(turns, not_played=row.get("not_played"))
     if "answer" in row:
         assert trial.final_answer == row["answer"]
@@ -122,11 +123,17 @@ def test_s33_a_run_of_another_harness_than_the_commits_is_no_result_whatever_tim
 
 def test_what_a_meaning_says_where_there_is_little_to_say() -> None:
     assert meaning_of((), timeout=1, not_played="it ended") == RunMeaning(Meaning.RESULT, "", "not_played")
-    assert RunMeaning.from_json({"meaning": "result", "reason": ""}) == RunMeaning(Meaning.RESULT, "", "", False)
+    assert RunMeaning.from_json({"meaning": "result", "reason": ""}) == RunMeaning(Meaning.RESULT, "", "")
     without_code = TurnRecord("hi", run("failed", failure={"message": "no code"}), (), (), ())
     assert meaning_of([without_code], timeout=300).code == ""
     late = meaning_of([TurnRecord("hi", run(seconds=1.26), (), (), ())], timeout=1.04)
     assert late.reason == "timed out: 1.3 s spent, and the timeout is 1 s"
+
+
+def test_s17_the_document_of_an_older_artifact_reads_as_the_agents_result() -> None:
+    """Until rules 2 a meaning said that the agent's own failure was to be tried again."""
+    older = {"meaning": "result", "reason": "the run failed: busy", "code": "busy", "retryable_agent": True}
+    assert RunMeaning.from_json(older) == RunMeaning(Meaning.RESULT, "the run failed: busy", "busy")
 
 
 def test_what_is_no_document_of_ours_says_so() -> None:
@@ -333,11 +340,53 @@ def test_b09_a_graders_pass_and_pass_below_have_to_hold(
     ],
 )
 def test_without_a_graders_word_there_is_no_judgement(answers: list[GraderAnswer], outcome: str, reason: str) -> None:
-    """Missing and error win over an assertion that failed."""
-    judgement = judge(scenario(PARIS, QUALITY), trial_with(answer="Rome"), RESULT, answers)
+    """S23: where the assertions hold, and then with the failed turn beside what a grader raised. Where one of them
+    failed, the attempt is failed with its sentence: no grader could have saved it."""
+    case = scenario(QUALITY, PARIS)
+    judgement = judge(case, trial_with(answer="Paris"), RESULT, answers)
     assert summed_up(judgement) == (outcome, reason)
     assert judgement.judge_score is None
     assert judgement.judge_feedback == (reason if outcome == "error" else None)
+    crashed = judge(case, trial_with(answer="Paris", error="the run failed: agent_exit: 3"), RESULT, answers)
+    assert crashed.reason == (f"{reason} (the run failed: agent_exit: 3)" if outcome == "error" else reason)
+    decided = judge(case, trial_with(answer="Rome"), RESULT, answers)
+    assert (decided.outcome, decided.verdict, decided.judge_score) == ("failed", "failed", None)
+    assert decided.reason == decided.findings[1].sentence
+    assert decided.findings[0] == judgement.findings[0]
+    assert decided.judge_feedback == (judgement.findings[0].sentence if answers else None)
+
+
+def test_s23_a_grader_that_failed_it_decides_beside_one_that_broke() -> None:
+    """A grader is one of the twelve assertions: nothing that the broken one could say would let the attempt pass. The
+    scores that were given count (S25)."""
+    answers = [answer(kind="error", error="it raised"), answer(False, 0.25, name="tone.kind", why="rude")]
+    judgement = judge(scenario(QUALITY, {"grader": {"name": "tone.kind"}}), trial_with(), RESULT, answers)
+    assert summed_up(judgement) == ("failed", "tone.kind failed it with the score 0.25: rude")
+    assert judgement.judge_score == "0.25"
+    assert judgement.judge_feedback == "quality.answers: it raised\ntone.kind: failed: 0.25: rude"
+
+
+@pytest.mark.parametrize("kind", ["judge_unavailable", "stopped"])
+def test_s23_a_judge_that_is_away_keeps_no_decided_attempt_back(kind: str) -> None:
+    """The first grader without a judge ends the grading; the attempt is recorded as failed all the same."""
+    case = scenario(QUALITY, PARIS, {"grader": {"name": "tone.kind"}})
+    asked: list[str] = []
+
+    async def call(name: str, *_: Any) -> GraderAnswer:
+        asked.append(name)
+        return answer(None, name=name, kind=kind, error="no judge", llm_calls=1)
+
+    decided = asyncio.run(grade(case, trial_with(answer="Rome"), RESULT, call))
+    assert (decided.judgement is not None, decided.stopped, asked) == (True, None, ["quality.answers"])
+    assert decided.judgement is not None
+    assert decided.judgement.outcome == "failed"
+    assert not decided.judge_answered
+    open_ = asyncio.run(grade(case, trial_with(answer="Paris"), RESULT, call))
+    if kind == "stopped":
+        assert (open_.judgement, open_.stopped) == (None, "no judge")
+    else:
+        assert open_.judgement is not None
+        assert summed_up(open_.judgement) == ("missing", "judge_unavailable: quality.answers: no judge")
 
 
 def test_without_graders_an_assertion_that_failed_decides_and_nothing_ever_passes() -> None:

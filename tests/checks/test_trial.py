@@ -18,7 +18,7 @@ from tests.checks.trials import answers, calls, event, result, run, says, trial_
 
 def test_b04_replays_are_removed_and_equal_calls_stay() -> None:
     replayed = {"id": "msg_1", **calls(("c1", "t", {"x": 1}))}
-    trial = read_trial([turn(replayed, replayed, calls(("c1", "t", {"x": 1})), calls(("c2", "t", {"x": 1})))])
+    trial = read_trial([turn(replayed, replayed, calls(("c2", "t", {"x": 1})))])
     assert [(call.id, call.args) for call in trial.tool_calls] == [("c1", {"x": 1}), ("c2", {"x": 1})]
     for document in ({"max_tool_calls": {"name": "t", "count": 2}}, {"min_tool_calls": {"name": "t", "count": 2}}):
         assert evaluate(expectation_from_document(document), trial).passed
@@ -36,6 +36,65 @@ def test_s11_equal_call_ids_in_two_runs_are_two_calls() -> None:
     second = turn(calls(("c1", "t", {})), result("c1", "two"), id="run_2")
     made = read_trial([first, second]).tool_calls
     assert [(call.run_id, call.turn, call.result) for call in made] == [("run_1", 0, "one"), ("run_2", 1, "two")]
+
+
+@pytest.mark.parametrize("messages", [1, 2], ids=["in one message", "in two messages"])
+def test_s11_a_call_is_its_place_and_a_repeated_id_hides_none(messages: int) -> None:
+    """An agent that gives every call the id "1" passed `tool_not_called: rm`."""
+    made = [("1", "ls", {}), ("1", "rm", {"f": "a"}), ("1", "rm", {"f": "b"})]
+    said = [calls(*made)] if messages == 1 else [calls(*made[:1]), calls(*made[1:])]
+    trial = read_trial([turn(*said)])
+    assert [(call.name, call.args) for call in trial.tool_calls] == [(name, args) for _, name, args in made]
+    assert len({(call.run_id, call.message, call.position) for call in trial.tool_calls}) == 3
+    held = {
+        "tool_not_called": {"name": "rm"},
+        "tool_called": {"name": "rm", "args": {"f": "b"}},
+        "min_tool_calls": {"name": "rm", "count": 2},
+        "max_tool_calls": {"name": "rm", "count": 1},
+        "tool_order": {"first": "ls", "then": "rm"},
+    }
+    passed = {kind: evaluate(expectation_from_document({kind: args}), trial).passed for kind, args in held.items()}
+    assert passed == {
+        "tool_not_called": False,
+        "tool_called": True,
+        "min_tool_calls": True,
+        "max_tool_calls": False,
+        "tool_order": messages == 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("messages", "joined"),
+    [
+        (["a", "=1", "b", "=2"], {"a": 1, "b": 2}),
+        (["a", "b", "=1", "=2"], {"a": 2, "b": 1}),
+        (["a b", "=1", "=2"], {"a": 2, "b": 1}),
+        (["a", "b", "=1"], {"a": None, "b": 1}),
+        (["a", "=1", "=2", "b"], {"a": 2, "b": None}),
+        (["a", "=1", "b", "=2", "=3"], {"a": 1, "b": 3}),
+        (["=1", "a"], {"a": None}),
+        (["a", "=None", "b", "=2"], {"a": None, "b": 2}),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, list) else "",
+)
+def test_s11_a_result_joins_the_nearest_earlier_call_of_its_id_that_has_none(
+    messages: list[str], joined: dict[str, Any]
+) -> None:
+    """All under one id. One more result for a call that has its own takes that one's place."""
+    said = [
+        result("1", json.loads(word[1:].replace("None", "null")))
+        if word.startswith("=")
+        else calls(*(("1", name, {}) for name in word.split()))
+        for word in messages
+    ]
+    made = read_trial([turn(*said)]).tool_calls
+    assert {call.name: call.result for call in made} == joined
+
+
+def test_s11_a_call_of_an_older_artifact_is_read_without_its_position() -> None:
+    older = read_trial([turn(calls(("1", "ls", {})))]).to_json()
+    del older["tool_calls"][0]["position"]
+    assert Trial.from_json(older).tool_calls[0].position == 0
 
 
 def test_b05_results_are_joined_inside_their_run_whatever_their_order() -> None:

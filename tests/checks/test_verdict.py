@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evalfleet.checks import (
@@ -107,7 +107,7 @@ TALLIES = [ScenarioTally(passed=3), ScenarioTally(passed=1, failed=1, missing=1)
 def test_s18_rates_of_the_report_carry_n_missing_and_bounds() -> None:
     assert pass_at_1(TALLIES) == Rate(0.5, 3, 2, 4 / 9, 2 / 3)
     assert pass_at_k(TALLIES) == Rate(1.0, 1, 2, 2 / 3, 1.0, wilson(1, 1))
-    assert pass_hat_k(TALLIES) == Rate(1.0, 1, 2, 1 / 3, 1 / 3, wilson(1, 1))
+    assert pass_hat_k(TALLIES) == Rate(1.0, 1, 2, 1 / 3, 1.0, wilson(1, 1))
 
 
 def test_rates_of_nothing_are_null() -> None:
@@ -118,6 +118,21 @@ def test_rates_of_nothing_are_null() -> None:
 
 
 TALLY = st.builds(ScenarioTally, *[st.integers(0, 3)] * 4)
+
+
+@given(st.lists(st.tuples(TALLY, st.integers(0, 7)), max_size=12))
+@example([(ScenarioTally(passed=2), 0), (ScenarioTally(failed=1, missing=1), 1)])
+@example([(ScenarioTally(failed=2), 0), (ScenarioTally(passed=1, missing=1), 1)])
+@example([(ScenarioTally(passed=1, failed=2), file) for file in range(7)])
+def test_s18_s30_a_rate_lies_within_its_own_bounds_and_interval(given_: list[tuple[ScenarioTally, int]]) -> None:
+    """`1.00 [0.25–0.75]` was printed: the known failures of incomplete scenarios bound a rate that leaves them out."""
+    tallies, files = [tally for tally, _ in given_], [file for _, file in given_]
+    for rate in (pass_at_1(tallies, files), pass_at_k(tallies), pass_hat_k(tallies)):
+        if rate.value is not None:
+            assert rate.low is not None
+            assert rate.high is not None
+            assert 0 <= rate.low <= rate.value <= rate.high <= 1
+            assert rate.interval is None or rate.interval[0] <= rate.value <= rate.interval[1]
 
 
 @given(st.lists(TALLY, max_size=6))

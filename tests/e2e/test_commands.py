@@ -111,6 +111,12 @@ def politeness(t, case, run):
 
 def raises(t, case, run):
     raise ValueError("no such room")
+
+
+def reads(t, case, run):
+    with open("agent.py") as agent, open("evals/cases/talk.yaml") as case_file:
+        said = [turn["text"] for turn in t.history if turn["role"] == "user"] == case["user"]
+        return {"pass": bool(agent.read()) and case["id"] in case_file.read() and said, "why": t.run_id}
 """
 
 
@@ -157,13 +163,16 @@ def judge() -> Iterator[JudgeStub]:
 
 
 def test_graders_and_a_judge(tree: Tree, judge: JudgeStub) -> None:
-    """S24–S26. A refused key is the operator's: grading stops, exit 3, and nothing is recorded; with the right one the
-    same command goes on, and the judge's tokens are told apart from the spend."""
+    """S24–S26. A key that is not set is told once, before anything runs (item 23). A refused one is the operator's:
+    grading stops, exit 3, and nothing is recorded; with the right one the same command goes on, and the judge's tokens
+    are told apart from the spend."""
     tree.case("talk", JUDGED)
     tree.grader("quality", QUALITY)
     url = f"http://127.0.0.1:{judge.server_port}/v1"
     tree.configure(f'[judge]\nbase_url = "{url}"\nmodel = "small"\napi_key_env = "JUDGE_KEY"\n')
 
+    unset = tree.run("eval").check(2, "[judge] api_key_env names JUDGE_KEY, which is not set in the environment")
+    assert (unset.err.count("JUDGE_KEY"), tree.started()) == (1, 0)
     refused = tree.run("eval", environment={"JUDGE_KEY": "sk-wrong"})
     refused.check(3, "the judge refused", "evalfleet resume sub_", "missing")
     assert "sk-wrong" not in refused.out + refused.err
@@ -214,6 +223,14 @@ def test_a_grader_that_raises_is_an_error_with_its_line(tree: Tree) -> None:
     tree.run("eval").check(1, "ValueError: no such room", "evals/graders/quality.py, line 8")
     (broken,) = tree.summary()["scenarios"]
     assert (broken["verdict"], broken["errors"]) == ("fail", 1)
+
+
+def test_a_grader_reads_the_tree_that_it_judges_and_which_run_it_was(tree: Tree) -> None:
+    """S28 and S27, items 13 and 14: without a word in evalfleet.toml."""
+    tree.case("talk", JUDGED.replace("quality.politeness, pass_below: 0.7", "quality.reads"))
+    tree.grader("quality", QUALITY)
+    tree.run("eval").check(0)
+    assert [line["graders"][0]["why"] for line in tree.lines()] == [line["run_id"] for line in tree.lines()]
 
 
 # --- suites of rows -------------------------------------------------------------------------------------------------

@@ -100,6 +100,8 @@ def test_a_regression_against_a_commit_loses_the_gate(tree: Tree) -> None:
     tree.run(*worse, "--fail-on-regression").check(1, "regressed  talk/greets  PASS 2/2 → FAIL 0/2", "p = 0.500")
     newest = results(tree)[-1]
     assert json.loads((newest / "summary.json").read_text())["comparison"]["regressed"] == 2
+    again = json.loads((newest / "summary.json").read_text())["submission"]
+    tree.run("resume", again, "--allow-flaky").check(1, "regressed  talk/greets  PASS 2/2 → FAIL 0/2")  # S34
     tree.run("compare", results(tree)[0].name, newest.name).check(0, "2 regressed, 0 weaker")
     tree.run("compare", results(tree)[0].name, newest.name, "--fail-on-regression").check(1)
     tree.run("compare", results(tree)[0].name, newest.name, "--fail-on-regression=significant").check(0)
@@ -111,3 +113,28 @@ def test_a_regression_against_a_commit_loses_the_gate(tree: Tree) -> None:
     tree.run("eval", "--baseline", results(tree)[0].name).check(2, "nothing to compare with", "2 changed since")
     tree.run("eval", "--fail-on-regression").check(2, "--baseline COMMIT|RESULT")
     assert tree.started() == started
+
+
+def test_s24_scores_are_exact_from_the_grader_to_the_database_and_the_json(tree: Tree) -> None:
+    """1e300 was refused with all of its batch, in every resume anew, and 5e-324 was recorded as 0."""
+    scores = {"large": 1e300, "tiny": 5e-324, "negative": -0.1}
+    functions = [
+        f"def {name}(t, case, run):\n    return {{'pass': True, 'score': {score!r}}}\n"
+        for name, score in scores.items()
+    ]
+    tree.grader("q", "\n\n".join(functions))
+    scenarios = [f"  - {{id: {name}, user: say hi, expect: [grader: {{name: q.{name}}}]}}" for name in scores]
+    tree.case("scores", "\n".join(["scenarios:", *scenarios]))
+    done = tree.run("eval", "--json")
+    done.check(0)
+    document = done.document()
+    assert {grader["name"]: grader["score"] for grader in document["graders"]} == {
+        f"q.{name}": score for name, score in scores.items()
+    }
+    assert document["evaluations"][0]["judge_score"] == 1e300 / 3
+    with sqlite3.connect(tree.root / ".evalfleet/server.sqlite3") as database:
+        kept = {text for (text,) in database.execute("SELECT judge_score FROM attempts")}
+        [(metrics,)] = database.execute("SELECT metrics FROM evaluations").fetchall()
+    assert kept == {"1" + "0" * 300, "0." + "0" * 323 + "5", "-0.1"}
+    assert json.loads(metrics)["judge_score"] == document["evaluations"][0]["judge_score"]
+    tree.run("show").check(0, "score 1e+300", "score 4.94e-324", "score -0.10")

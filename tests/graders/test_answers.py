@@ -27,6 +27,16 @@ def test_b09_only_a_bool_or_a_mapping_with_a_bool_pass_is_an_answer(value: Any, 
     assert answer["score"] == (None if isinstance(value, bool) else value.get("score"))
 
 
+class Reply(str):
+    """As t.llm's answer: a text that is more than one. What it says of itself is not asked."""
+
+    def __str__(self) -> str:
+        raise AssertionError
+
+    def encode(self, *_: Any) -> bytes:
+        raise AssertionError
+
+
 @pytest.mark.parametrize(
     ("value", "answer"),
     [
@@ -36,8 +46,23 @@ def test_b09_only_a_bool_or_a_mapping_with_a_bool_pass_is_an_answer(value: Any, 
         ({"pass": False, "why": None, "score": None}, (False, None, None)),
         (types.MappingProxyType({"pass": True}), (True, None, None)),
         ({"pass": True, "why": "a\ud800b"}, (True, None, "a\\ud800b")),
+        ({"pass": True, "score": -85}, (True, -85.0, None)),
+        ({"pass": True, "score": decimal.Decimal("1E-400")}, (True, 0.0, None)),
+        ({"pass": True, "why": Reply("fine")}, (True, None, "fine")),
+        ({"pass": True, "why": ["a", 1]}, (True, None, "['a', 1]")),
     ],
-    ids=["decimal", "fraction", "why is made text", "None is absent", "any mapping", "a lone surrogate is spelt out"],
+    ids=[
+        "decimal",
+        "fraction",
+        "why is made text",
+        "None is absent",
+        "any mapping",
+        "a lone surrogate is spelt out",
+        "a whole number below 0",
+        "a decimal that no float is near",
+        "a text with a class of its own",
+        "a list as why",
+    ],
 )
 def test_a_mapping_is_read_leniently_where_nothing_can_be_mistaken(value: Any, answer: tuple[Any, ...]) -> None:
     assert tuple(read_answer(value).values()) == answer
@@ -49,12 +74,14 @@ def test_a_mapping_is_read_leniently_where_nothing_can_be_mistaken(value: Any, a
         ({"pass": True, "score": float("nan")}, "nan; wanted a finite number"),
         ({"pass": True, "score": float("inf")}, "inf"),
         ({"pass": True, "score": 10**400}, "over 256 bits"),
+        ({"pass": True, "score": decimal.Decimal("sNaN")}, "Decimal; wanted a finite number"),
+        ({"pass": True, "score": decimal.Decimal("-Infinity")}, "Decimal; wanted a finite number"),
         ({"pass": True, "score": 1 + 2j}, "complex"),
         (object(), "object"),
         (b"pass", "bytes"),
         (iter(()), "tuple_iterator"),
     ],
-    ids=["nan", "inf", "overflow", "complex", "object", "bytes", "iterator"],
+    ids=["nan", "inf", "overflow", "a NaN of Decimal", "a decimal infinity", "complex", "object", "bytes", "iterator"],
 )
 def test_the_sentence_names_what_was_seen(value: Any, named: str) -> None:
     with pytest.raises(Malformed, match=named):

@@ -256,7 +256,7 @@ async def test_a_crash_is_seen_at_once_for_what_it_is(
 
 async def test_t_has_llm_and_says_so(tmp_path: Path) -> None:
     error = await _why(tmp_path, "return t.judge('x')")
-    assert error.startswith("AttributeError: t has no 'judge': it has llm(prompt, model=None) and nothing else")
+    assert error.startswith("AttributeError: t.judge is not there; t has llm(prompt, model=None), run_id and history")
     assert "prompt is text, not list of 1" in await _why(tmp_path, "return t.llm(['x'])")
 
 
@@ -266,7 +266,7 @@ async def test_t_has_llm_and_says_so(tmp_path: Path) -> None:
         ("async def says(t, case, run): return True", "says is an `async def`"),
         ("def says(t, case, run):\n    async def it(): pass\n    return it()", "an object of type coroutine"),
         ("says = 3", "has no public function 'says'"),
-        ("def says(case): return True", "TypeError"),
+        ("def says(case): return True", "takes 1 argument; it is called with three arguments: t, case, run"),
     ],
     ids=["async def", "a coroutine", "no function", "wrong signature"],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -25,12 +26,21 @@ from evalfleet.graders.pool import (
     LlmAnswer,
     LlmCall,
     PromptRefused,
-    llm_delays,
 )
 from tests.graders.trees import CASE, RUN, at_rest, case_tree, eventually, make_tree, needs_linux, processes_of
 
 BOTH: list[Allowed] = ["best", "plain"]
 Grade = Callable[[str], Coroutine[Any, Any, GraderAnswer]]
+JUDGE = "the judge at http://judge.test/v1"
+ABOUT = {
+    "run_id": "run_7",
+    "history": [
+        {"tag": "0.user", "role": "user", "text": "What is the capital?"},
+        {"tag": "0.assistant", "role": "assistant", "text": "Of which country?"},
+        {"tag": "1.user", "role": "user", "text": "Italy"},
+        {"tag": "1.assistant", "role": "assistant", "text": None},
+    ],
+}
 
 JUDGED = """
 def asks(t, case, run):
@@ -78,7 +88,7 @@ async def pooled(
     pool = GraderPool(workers=workers, limit_s=limit, llm_delay_s=0.001, allowed=allowed)
 
     async def grade(name: str) -> GraderAnswer:
-        return await pool.grade(root, GraderSettings(), name, CASE, RUN, llm)
+        return await pool.grade(root, GraderSettings(), name, CASE, RUN, llm, about=ABOUT, judge=JUDGE)
 
     try:
         yield pool, grade
@@ -303,7 +313,7 @@ async def test_t_llm_is_answered_by_the_worker_and_counted(tmp_path: Path) -> No
     asked: list[tuple[str, str | None]] = []
 
     async def llm(prompt: str, model: str | None, seconds: float) -> LlmAnswer:
-        assert 0 < seconds <= 20
+        assert 20 < seconds <= 25  # the limit ends it, and no timeout of its own
         asked.append((prompt, model))
         return LlmAnswer("0.7", tokens=12, amount="0.00015")
 
@@ -404,30 +414,78 @@ async def test_s26_a_judge_that_stays_away_is_not_the_agents_failure(tmp_path: P
     async def llm(prompt: str, model: str | None, seconds: float) -> LlmAnswer:
         raise JudgeUnavailable("no connection to the judge")
 
-    async with pooled(make_tree(tmp_path, it=JUDGED), llm=llm) as (_, grade):
+    async with pooled(make_tree(tmp_path, it=JUDGED), limit=0.5, llm=llm) as (_, grade):
         answer = await grade(name)
     assert (answer.kind, answer.passed, answer.error) == ("judge_unavailable", None, "no connection to the judge")
 
 
-async def test_f13_s26_a_judge_that_never_answers_is_bounded_by_the_same_limit(tmp_path: Path) -> None:
+async def test_s26_a_judge_that_says_when_to_come_back_is_not_asked_before(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    async def llm(prompt: str, model: str | None, seconds: float) -> LlmAnswer:
+        asked.append(time.monotonic())
+        raise JudgeUnavailable("429", retry_after=0.2 if len(asked) == 1 else 60.0)
+
+    async with pooled(make_tree(tmp_path, it=JUDGED), llm=llm) as (_, grade):
+        answer = await grade("it.asks")
+    assert (answer.kind, answer.error, len(asked)) == ("judge_unavailable", "429", 2)
+    assert asked[1] - asked[0] >= 0.2
+
+
+async def test_f13_s26_a_judge_that_is_there_and_answers_nothing_is_an_error_that_names_it(tmp_path: Path) -> None:
+    """S26 amended: else a judge that is always slow could never be recorded."""
     gone = asyncio.Event()
 
     async def llm(prompt: str, model: str | None, seconds: float) -> LlmAnswer:
         try:
-            await asyncio.Event().wait()
+            async with asyncio.timeout(seconds):
+                await asyncio.Event().wait()
+        except TimeoutError as late:
+            raise JudgeUnavailable("no answer in time") from late
         finally:
             gone.set()
         raise AssertionError
 
     async with pooled(make_tree(tmp_path, it=JUDGED), limit=0.5, llm=llm) as (_, grade):
+        answer = await grade("it.stubborn")
+    assert answer.kind == "error"
+    assert answer.error is not None
+    said = re.fullmatch(
+        r"ran over its 0\.5 s and was stopped; (0\.[0-9]) s of them it waited for the judge at http://judge\.test/v1, "
+        "which did not answer",
+        answer.error,
+    )
+    assert said is not None, answer.error
+    assert gone.is_set()
+
+
+@pytest.mark.parametrize(
+    ("refuses_for", "kind"),
+    [pytest.param(1.5, "judge_unavailable", id="refused for most of it"), pytest.param(0.2, "error", id="then silent")],
+)
+async def test_s26_at_the_limit_what_the_judge_did_for_most_of_it_decides(
+    tmp_path: Path, refuses_for: float, kind: str
+) -> None:
+    """A judge that answers 503 until shortly before the limit, and one that was away for a moment and then hung."""
+    began: list[float] = []
+
+    async def llm(prompt: str, model: str | None, seconds: float) -> LlmAnswer:
+        began.append(time.monotonic())
+        if began[-1] - began[0] < refuses_for:
+            raise JudgeUnavailable("the judge: http://judge.test/v1 answered 503")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with pooled(make_tree(tmp_path, it=JUDGED), limit=2, llm=llm) as (_, grade):
         answer = await grade("it.asks")
-        assert answer.kind == "judge_unavailable"
-        assert "ran over its 0.5 s and was stopped" in (answer.error or "")
-        assert "inside t.llm" in (answer.error or "")
-        assert gone.is_set()
+    assert answer.kind == kind
+    assert "the judge: http://judge.test/v1 answered 503" in (answer.error or "")
+    assert ("which did not answer; before that it failed: " in (answer.error or "")) is (kind == "error")
 
 
-async def test_s24_s26_the_limit_is_the_graders_own_where_its_own_code_took_the_time(tmp_path: Path) -> None:
+async def test_s24_s26_the_limit_is_the_graders_whoever_took_the_time_once_the_judge_has_answered(
+    tmp_path: Path,
+) -> None:
     async def llm(prompt: str, model: str | None, seconds: float) -> LlmAnswer:
         return LlmAnswer("quick")
 
@@ -439,7 +497,9 @@ async def test_s24_s26_the_limit_is_the_graders_own_where_its_own_code_took_the_
     async with pooled(root, limit=2, llm=llm) as (_, grade):
         assert (await grade("it.then_hangs")).kind == "error"
     async with pooled(root, limit=2, llm=slow) as (_, grade):
-        assert (await grade("it.then_hangs")).kind == "judge_unavailable"
+        answer = await grade("it.then_hangs")
+    assert answer.kind == "error"
+    assert re.search(r"; 1\.[5-9] s of them it waited for the judge at http://judge\.test/v1$", answer.error or "")
 
 
 async def test_a_fault_of_ours_in_the_judge_call_is_raised_and_the_grader_ended(tmp_path: Path) -> None:
@@ -449,13 +509,6 @@ async def test_a_fault_of_ours_in_the_judge_call_is_raised_and_the_grader_ended(
     async with pooled(make_tree(tmp_path, it=JUDGED), llm=llm) as (_, grade):
         with pytest.raises(ZeroDivisionError):
             await grade("it.stubborn")
-
-
-def test_judge_calls_back_off_by_doubling() -> None:
-    for _ in range(50):
-        delays = list(llm_delays(1.0, 5))
-        assert len(delays) == 4
-        assert all(step / 2 <= delay <= step for step, delay in zip((1, 2, 4, 8), delays, strict=True))
 
 
 async def test_no_more_than_workers_at_once(tmp_path: Path) -> None:

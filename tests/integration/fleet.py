@@ -73,7 +73,8 @@ CALLS = 4 * 3 + 2 * 2 + 2  # greeting: 4 conversations of 3 turns; parity: 2 of 
 
 GRADER = '''
 def few(t, case, run):
-    """Better the shorter."""
+    """Better the shorter. It reads the harness that it judges (S28), on whatever machine it runs."""
+    open("agent.py").close()
     return {"pass": True, "score": 1.0 / len(run["final_answer"].split()) + 0.6, "why": "counted"}
 '''
 
@@ -207,6 +208,7 @@ class Fleet:
 
     def server(self, tree: Path) -> Part:
         ready = self.folder / "server-url"
+        ready.unlink(missing_ok=True)
         state = str(self.folder / "state")
         part = self.start(
             "server", "server", "--tree", str(tree), "--port", "0", "--state", state, "--ready-file", str(ready)
@@ -249,9 +251,9 @@ class Fleet:
         assert re.fullmatch(r"sub_[0-9A-Z]{26}\n", done.stdout)
         return done.stdout.strip()
 
-    def watch(self, submission: str, within: float = WITHIN) -> tuple[int, dict[str, Any]]:
+    def watch(self, submission: str, *arguments: str, within: float = WITHIN) -> tuple[int, dict[str, Any]]:
         """Exit code and the one object of `--json`."""
-        done = self.run("watch", submission, "--json", within=within)
+        done = self.run("watch", submission, "--json", *arguments, within=within)
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)
 

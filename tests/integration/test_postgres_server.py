@@ -21,11 +21,13 @@ from tests.server import (
     test_retention,
     test_runner,
     test_runs,
+    test_stamps,
 )
 from tests.server.conftest import api, driver
 from tests.server.test_accounts import evalfleet
+from tests.server.test_stamps import hurried, impatient
 
-__all__ = ["api", "driver", "evalfleet"]
+__all__ = ["api", "driver", "evalfleet", "hurried", "impatient"]
 
 pytestmark = pytest.mark.integration
 
@@ -61,6 +63,7 @@ for _module in (
     test_retention,
     test_runner,
     test_runs,
+    test_stamps,
 ):
     _class = again(_module)
     globals()[_class.__name__] = _class

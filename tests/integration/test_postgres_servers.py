@@ -20,7 +20,7 @@ from sqlalchemy import Connection, select, update
 from evalfleet.errors import StorageError
 from evalfleet.server import neighbours, streams
 from evalfleet.server import runs as stored
-from evalfleet.server.driving import Ended, Sink, Turn
+from evalfleet.server.driving import Call, Ended, Sink, Turn
 from evalfleet.server.journal import Appended
 from evalfleet.server.lifecycle import request_cancel
 from evalfleet.server.schema import runs, servers
@@ -129,7 +129,7 @@ async def test_a_long_journal_of_another_server_comes_whole(pair: Pair) -> None:
 
     async def talk(turn: Turn, sink: Sink) -> Ended:
         for number in range(calls):
-            await sink.tool_call(str(number), "t", {})
+            await sink.tool_calls([Call(str(number), "t", {})])
         pair.gate_one.begun.set()
         await pair.gate_one.go.wait()
         return Ended()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from evalfleet.plan import Plan
+from scheduler.plan import SCORER
 
 SUBMISSION = "sub_0123456789abcdefghjkmnpqrs"
 ARTIFACT = "20261130T124500Z-01234567"
@@ -47,7 +49,7 @@ def plan(cases: Mapping[str, Sequence[dict[str, Any]]], *, ks: Sequence[int] = (
             "commit": "c0ffee" + "0" * 34,
             "concurrency": 8,
             "limits": {"tries": 3, "losses": 5, "stall": 600, "queued": 600},
-            "scorer": {"id": "evalfleet-checks", "version": "1"},
+            "scorer": asdict(SCORER),
             "infra_codes": [],
             "evaluations": [
                 {"k": k, "id": f"eval_{i}", "suite": {"key": f"checks/k{k}", "version": "v", "name": "checks"}}

@@ -14,7 +14,7 @@ from scheduler.dispatch import Ended
 from scheduler.enough import STOPPED_BY
 from scheduler.interrupt import Interrupts
 from scheduler.summary import Summary, summarize
-from scheduler.watch import _until_retired
+from scheduler.watch import _until_written
 from tests.scheduler.samples import line, plan, scenario
 from tests.test_ledger import make_plan
 
@@ -86,6 +86,25 @@ def test_only_a_run_that_ended_by_itself_gives_up_what_is_missing(ended: Ended, 
     assert ended_by_itself(ended, progress) is over
 
 
+def test_what_is_judged_when_it_is_stopped_is_in_what_a_watcher_reads(valkey: str) -> None:
+    ledger = Ledger(valkey, prefix=f"t{uuid.uuid4().hex[:8]}:")
+    stopped = make_plan()
+    ledger.add(stopped, {})
+    attempt = next(stopped.all_attempts())
+    ledger.put_record(stopped.id, attempt, b"{}", "passed")
+    ledger.end(stopped.id, "stopped", "why", "out_of_funds")
+    try:
+        with Interrupts() as nobody, concurrent.futures.ThreadPoolExecutor() as threads:
+            waiting = threads.submit(_until_written, stopped.id, ledger, nobody, retired=False)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.5)
+            ledger.confirm(stopped.id, {attempt: "passed"})
+            waiting.result(10)
+    finally:
+        ledger.forget(stopped.id)
+        ledger.close()
+
+
 def test_who_says_what_may_be_missing_waits_until_the_scheduler_has_written_its_own_summary(valkey: str) -> None:
     """Else that one, a moment later, would say again that too much is missing."""
     ledger = Ledger(valkey, prefix=f"t{uuid.uuid4().hex[:8]}:")
@@ -94,7 +113,8 @@ def test_who_says_what_may_be_missing_waits_until_the_scheduler_has_written_its_
     ledger.end(ended.id, "incomplete", "why", "given_up")
     try:
         with Interrupts() as nobody, concurrent.futures.ThreadPoolExecutor() as threads:
-            waiting = threads.submit(_until_retired, ended.id, ledger, nobody)
+            _until_written(ended.id, ledger, nobody, retired=False)  # whoever only looks on need not wait
+            waiting = threads.submit(_until_written, ended.id, ledger, nobody, retired=True)
             with pytest.raises(TimeoutError):
                 waiting.result(1.5)
             ledger.retire(ended.id)

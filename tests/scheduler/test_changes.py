@@ -14,6 +14,7 @@ from evalfleet.checks.case import load_cases
 from evalfleet.plan import Scorer
 from scheduler.changes import Changes
 from scheduler.differences import change_lines
+from scheduler.plan import SCORER
 from scheduler.score import Today, rescored
 from tests.scheduler.samples import ARTIFACT, line, plan, scenario, trial_record
 
@@ -21,7 +22,12 @@ QUESTION = "What is the capital of France?"
 
 
 def changes(
-    tmp_path: Path, rows: Sequence[Mapping[str, Any]], case: str | None, *, trials: int = 3, scorer: str = "1"
+    tmp_path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    case: str | None,
+    *,
+    trials: int = 3,
+    scorer: str = SCORER.version,
 ) -> Changes:
     """Of an artifact with the scenarios a and b, judged by `case`, or by the recorded cases."""
     store = FolderResults(tmp_path / "evals/results")
@@ -67,14 +73,14 @@ def test_attempts_that_move_under_an_equal_verdict_are_told_too(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("case", "scorer", "cause"),
     [
-        pytest.param(row("a", "no_error: true") + SAME, "1", "its expectations changed", id="expectations"),
+        pytest.param(row("a", "no_error: true") + SAME, SCORER.version, "its expectations changed", id="expectations"),
         pytest.param(
             row("a", "no_error: true", more=", timeout: 500s") + SAME,
-            "1",
+            SCORER.version,
             "its expectations changed; its timeout changed",
             id="both",
         ),
-        pytest.param(None, "0", "the rules changed, from 0 to 1", id="rules"),
+        pytest.param(None, "0", f"the rules changed, from 0 to {SCORER.version}", id="rules"),
     ],
 )
 def test_the_cause_is_what_is_different_now(tmp_path: Path, case: str | None, scorer: str, cause: str) -> None:

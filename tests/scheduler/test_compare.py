@@ -16,8 +16,9 @@ from evalfleet.checks.case import load_cases
 from evalfleet.errors import UsageError
 from evalfleet.plan import Plan, PlannedGraders, Scorer
 from evalfleet.quarantine import Quarantine
-from scheduler.compare import Baseline, asked_baseline, baseline_of
+from scheduler.compare import Baseline, FailOn, asked_baseline, baseline_of, planned_baseline
 from scheduler.differences import change_lines, comparison_lines
+from scheduler.plan import SCORER
 from scheduler.score import Today, recorded, rescored
 from scheduler.summary import summarize
 from tests.scheduler.samples import line, plan, scenario, trial_record
@@ -118,7 +119,7 @@ class TestPairs:
     def test_other_graders_change_what_they_grade_and_nothing_else(self, store: FolderResults) -> None:
         """S10: the bundle is part of a graded scenario's version."""
         rows = [scenario("a"), scenario("b", expect=GRADED)]
-        bundles = [PlannedGraders(f"sha256:{c}", None, (), False, 1024, False) for c in "ab"]
+        bundles = [PlannedGraders(f"sha256:{c}", None, (), False, 1024, False, version=c) for c in "ab"]
         before = artifact(store, OLD, rows, [], graders=bundles[0], done=False)
         now = artifact(store, NEW, rows, [], graders=bundles[1], done=False)
         compared = Baseline(before).against(now.plan, recorded(now))
@@ -206,7 +207,7 @@ class TestScored:
     def test_other_rules_are_said(self, store: FolderResults) -> None:
         before = artifact(store, OLD, [scenario("a")], outcomes("a", "p"), scorer=Scorer("evalfleet-checks", "0"))
         now = artifact(store, NEW, [scenario("a")], outcomes("a", "p"))
-        assert "they were judged by different rules (0 and 1)" in shown(store, before, now)[1]
+        assert f"they were judged by different rules (0 and {SCORER.version})" in shown(store, before, now)[1]
 
 
 class TestBaseline:
@@ -256,6 +257,36 @@ class TestBaseline:
     def test_failing_on_regression_needs_a_baseline(self, store: FolderResults, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="--baseline COMMIT"):
             asked_baseline(None, "any", store, tmp_path)
+
+    def test_s34_a_submission_is_compared_with_what_it_was_started_with(
+        self, store: FolderResults, tmp_path: Path
+    ) -> None:
+        """By name in the same results; elsewhere by its place, which a plan of others must not make us open."""
+        said: list[str] = []
+        made = artifact(store, OLD, [scenario("a")], outcomes("a", "p"))
+        here = Baseline(made, "any").planned(store)
+        assert (here.artifact, here.commit, here.fail_on) == (OLD, made.plan.commit, "any")
+        started = replace(made.plan, baseline=here)
+        choices: tuple[FailOn | None, ...] = (None, "significant")
+        for asked in choices:
+            found = planned_baseline(started, store, asked, said.append)
+            assert found is not None
+            assert (found.result.name, found.fail_on) == (OLD, asked or "any")
+        other = FolderResults(tmp_path / "other")
+        apart = Baseline(made, None).planned(other)
+        assert apart.artifact == str(store.root / OLD)
+        started = replace(made.plan, baseline=apart)
+        found = planned_baseline(started, other, None, said.append, anywhere=True)
+        assert found is not None
+        assert found.result.name == OLD
+        assert said == []
+        assert planned_baseline(started, other, None, said.append) is None
+        assert "cannot be read, --baseline RESULT names another" in said[0]
+        with pytest.raises(UsageError, match="--baseline RESULT names another"):  # a gate that cannot be held is lost
+            planned_baseline(started, other, "any", said.append)
+        assert planned_baseline(made.plan, store, None, said.append) is None
+        with pytest.raises(UsageError, match="--fail-on-regression needs something to compare with"):
+            planned_baseline(made.plan, store, "any", said.append)
 
     def test_the_gate_counts_only_what_it_was_asked_to(self, store: FolderResults) -> None:
         before = artifact(store, OLD, [scenario("a")], outcomes("a", "p"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,11 +12,13 @@ import pytest
 from evalfleet.errors import ResultsAway, TargetUnreachable
 from evalfleet.givenup import entry
 from evalfleet.ledger import JUDGE_ROW, Claimed, Ledger, Progress, Reading
-from evalfleet.plan import Attempt, Conversation, Plan
+from evalfleet.plan import Attempt, Conversation, Plan, PlannedGraders
 from scheduler.dispatch import Books, Dispatcher, Ended
 from scheduler.drive import drive
 from scheduler.enough import Enough
 from scheduler.share import AHEAD
+from tests.scheduler.samples import plan as plan_of
+from tests.scheduler.samples import scenario
 from tests.test_ledger import make_plan
 
 
@@ -379,7 +381,7 @@ def test_what_is_judged_when_a_submission_is_stopped_is_waited_for(scene: Scene)
     conversation = scene.take()
     [attempt] = scene.plan.attempts(conversation)[:1]
     scene.ledger.end(scene.plan.id, "stopped", "out of money", "out_of_funds")
-    steps = [
+    steps: list[Callable[[], object]] = [
         lambda: scene.ledger.put_record(scene.plan.id, attempt, b"{}", "passed"),
         lambda: scene.ledger.release(scene.plan.id, conversation, "w", played=True),
         lambda: scene.ledger.confirm(scene.plan.id, {attempt: "passed"}),
@@ -443,6 +445,71 @@ def test_s26_a_pause_for_want_of_a_judge_is_said_and_ends_as_a_stall_with_that_r
     assert ended is not None
     assert (ended.state, ended.code) == ("stopped", "stalled")
     assert "503 from the judge" in ended.reason
+
+
+JUDGE = "http://judge.test/v1"
+
+
+@pytest.fixture
+def judged(ledger: Ledger) -> Scene:
+    """Twenty trials of a scenario whose grader may ask the judge, and twenty of one whose grader does not."""
+    expect = [{"grader": {"name": "g.asks"}}], [{"grader": {"name": "g.counts"}}]
+    rows = {
+        "judged": [scenario("a", trials=20, expect=expect[0])],
+        "plain": [scenario("b", trials=20, expect=expect[1])],
+    }
+    graders = PlannedGraders(
+        "sha256:0", None, (), network=False, memory_mb=64, judge=True, judge_address=JUDGE, asking=("g.asks",)
+    )
+    return Scene(ledger, replace(plan_of(rows, ks=(20,)), concurrency=2, graders=graders))
+
+
+def test_s26_what_is_awaited_is_named_with_its_address_before_the_judge_has_failed(judged: Scene) -> None:
+    """Item 23: it said "do the target and the results store answer?" for 94 s."""
+    judged.step()
+    for conversation in (judged.take(), judged.take()):
+        (attempt,) = judged.plan.attempts(conversation)
+        judged.ledger.put_play(judged.plan.id, attempt, b"{}")
+        judged.ledger.release(judged.plan.id, conversation, "w", played=True)
+        assert judged.ledger.claim_grade(judged.plan.id, attempt, "w") is not None
+    judged.dispatcher.queue.clear()
+    judged.wire.cut = True
+    judged.dispatcher.idle_reason = judged.dispatcher._why_idle(0, 2)
+    assert judged.dispatcher.note == f"2 attempts wait for their graders, which ask the judge at {JUDGE}"
+    judged.ledger.judge_failed(judged.plan.id, f"judge_unavailable: g.asks: the judge: {JUDGE} cannot be reached")
+    judged.wire.cut = False
+    judged.step()
+    assert judged.dispatcher.note == (
+        f"graders are asked again, they had no judge: judge_unavailable: g.asks: the judge: {JUDGE} cannot be reached"
+    )
+
+
+def test_s26_scenarios_that_need_no_judge_go_on_while_it_is_away(judged: Scene) -> None:
+    waiting = 0
+    while waiting < 4:  # twice the concurrency
+        judged.step()
+        conversation = judged.take()
+        if conversation.case == 1:
+            judged.play(conversation)
+            continue
+        for attempt in judged.plan.attempts(conversation):
+            judged.ledger.put_play(judged.plan.id, attempt, b"{}")
+        judged.ledger.release(judged.plan.id, conversation, "w", played=True)
+        waiting += 1
+    while judged.wire.runs:
+        judged.play(judged.take())
+    judged.step()
+    assert judged.wire.runs == [], "graders are slow: no more is begun than may wait"
+    judged.ledger.judge_failed(judged.plan.id, "503")
+    played: list[Conversation] = []
+    for _ in range(40):
+        judged.step(1.0)
+        while judged.wire.runs:
+            played.append(judged.take())
+            judged.play(played[-1])
+    assert {conversation.case for conversation in played} == {1}
+    done = judged.ledger.snapshot(judged.plan.id).done
+    assert all(Attempt(1, 0, trial) in done for trial in range(20))
 
 
 @pytest.fixture

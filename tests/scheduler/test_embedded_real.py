@@ -15,8 +15,9 @@ import pytest
 
 from evalfleet.errors import UnfitHost
 from evalfleet.ledger import Ledger
+from evalfleet.tree import read_tree_config, tree_commit
 from scheduler.embedded import Endpoints, Stack
-from tests.scheduler.stand_ins import Seen, alive, await_true, begin, children_of_group, needs_proc, pid_of
+from tests.scheduler.stand_ins import Seen, alive, await_true, children_of_group, needs_proc, pid_of
 
 pytestmark = pytest.mark.e2e
 
@@ -37,6 +38,12 @@ def seen() -> Seen:
 def stack(tree: Path, seen: Seen) -> Iterator[Stack]:
     with Stack(tree, on_death=seen.died, on_restart=seen.restarted, on_failure=seen.failed) as stack:
         yield stack
+
+
+def begin(stack: Stack, **options: Any) -> Endpoints:
+    """At the tree's own commit: the server plays no other (S33)."""
+    commit = tree_commit(read_tree_config(stack.root))
+    return stack.start(commit=commit, concurrency=2, results=stack.root / "results", **options)
 
 
 def healthy(endpoints: Endpoints) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from evalfleet.tree import EvalConfig, HarnessConfig, TreeConfig, TreeVersion
 from scheduler.plan import (
     MAX_BODY,
     MAX_CASES,
+    SCORER,
     at_generation,
     build_plan,
     evaluation_body,
@@ -34,7 +35,7 @@ from scheduler.select import Selection, select
 CONFIG = TreeConfig(root=Path("/tree"), harness=HarnessConfig("concierge", infra_codes=("proxy_down",)))
 TARGET = PlannedTarget(None, "h_1", None, "concierge")
 NOW = datetime(2026, 11, 30, 12, 45, tzinfo=UTC)
-GRADERS = PlannedGraders("sha256:aa", None, (), False, 1024, False)
+GRADERS = PlannedGraders("sha256:aa", None, (), False, 1024, False, version="sha256:a1")
 
 TONE = """\
 # a comment
@@ -113,7 +114,7 @@ def test_a_suites_version_moves_with_what_decides_a_verdict_s10(old: str, new: s
 
 
 def test_a_suites_version_moves_with_the_graders_where_one_is_called() -> None:
-    before, after = versions(), versions(graders=replace(GRADERS, digest="sha256:bb"))
+    before, after = versions(), versions(graders=replace(GRADERS, version="sha256:b1"))
     assert {k for k in before if before[k] != after[k]} == {3}
 
 
@@ -162,7 +163,7 @@ def test_an_evaluation_is_created_with_snapshots_of_its_cases() -> None:
         "harness_id": "h_1",
         "harness_commit": "c" * 40,
         "suite": {"key": "checks/k3", "version": body["suite"]["version"], "name": "checks"},
-        "scorer": {"id": "evalfleet-checks", "version": "1"},
+        "scorer": asdict(SCORER),
         "k": 3,
         "cases": [
             {

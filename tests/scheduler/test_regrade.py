@@ -11,7 +11,7 @@ import pytest
 from evalfleet.artifact import FolderResults, append_segment, finish, open_artifact, write_plan
 from evalfleet.checks.case import load_cases
 from evalfleet.checks.outcome import GraderAnswer
-from evalfleet.errors import GraderRefused, JudgeNotConfigured, UsageError
+from evalfleet.errors import ConfigError, GraderRefused, JudgeNotConfigured, UsageError
 from evalfleet.ledger import JUDGE_ROW
 from evalfleet.server.judge import Judge
 from evalfleet.tree import read_tree_config
@@ -96,12 +96,23 @@ def test_a_grader_that_was_fixed_changes_the_verdict_in_a_new_artifact(place: Pl
 
     new = open_artifact(place.store, anew.plan.artifact)
     assert (new.plan.id != SUBMISSION, new.plan.rescored_from) == (True, SUBMISSION)
-    assert place.store.exists(f"{new.name}/graders.tar")
+    assert place.store.exists(f"{new.name}/graders.tar.gz")
     assert new.plan.graders is not None
     lines = sorted(new.lines(), key=lambda one: int(one["trial"]))
     assert [one["run_id"] for one in lines] == ["run_tone_a_0", "run_tone_a_1"], "the runs are the same"
     assert {answer["why"] for one in lines for answer in one["graders"]} == {None}, "the answers are new"
     assert recorded(new).scenarios[0].verdict == "flaky", "it can be read and scored as any other"
+
+
+def test_s26_a_judges_key_that_is_not_set_is_told_before_anything_is_graded(place: Place) -> None:
+    place.artifact([line("a", 0), line("a", 1)])
+    place.grader('return t.llm("?") == "yes"')
+    judge = '[judge]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\napi_key_env = "JUDGE_KEY"\n'
+    config = place.root / "evalfleet.toml"
+    config.write_text((config.read_text() if config.exists() else "") + judge)
+    with pytest.raises(ConfigError, match=r"\[judge\] api_key_env names JUDGE_KEY, which is not set"):
+        place.regrade()
+    assert [path.name for path in place.store.root.glob("[!.]*")] == [ARTIFACT]
 
 
 def test_a_grader_that_was_not_asked_then_is_asked_now(place: Place) -> None:
@@ -195,7 +206,7 @@ async def outcomes(place: Place, count: int, kinds: Kinds) -> tuple[list[str], s
     calls = 0
 
     def grader_for(_line: Mapping[str, Any]) -> Any:
-        async def call(name: str, _case: Any, _run: Any) -> GraderAnswer:
+        async def call(name: str, _case: Any, _run: Any, _about: Any) -> GraderAnswer:
             nonlocal calls
             kind = kinds(calls)
             calls += 1

@@ -23,7 +23,7 @@ from rich.text import Text
 from scheduler.layout import clean, duration, fit, pad, paragraphs, width_of, wrap, write_lines
 from scheduler.render import incomplete_message, print_summary, scenario_lines, summary_lines
 from scheduler.summary import Summary, summarize
-from tests.scheduler.samples import SUBMISSION, line, plan, scenario
+from tests.scheduler.samples import SUBMISSION, line, plan, scenario, trial_record
 
 CASES = Path(__file__).parent.parent / "cases"
 WORDS = 'min_tool_calls shell__run: wanted at least 2 calls, it was called once with {"cmd":"ls"}, then never again'
@@ -107,6 +107,14 @@ class TestLines:
         assert plain(scenario_lines(found.scenarios, None)) == [
             "tone  a  FLAKY  1.2s  trial 1 recorded elsewhere, no evidence here"
         ]
+
+    def test_s17_s21_what_a_pass_does_not_show_stands_beside_it(self) -> None:
+        tries = [{"try": 0, "reason": "away", "code": "server_lost"}, {"try": 1, "reason": None, "code": None}]
+        crashed = line("a", tries=tries, trial_record=trial_record(error="the run failed: agent_exit: 3"))
+        found = summarize(plan({"tone": [scenario("a")]}), [crashed], artifact=PLACE)
+        text = plain(summary_lines(found, None))
+        assert text[0] == "tone  a  PASS  1.2s  passed although a turn failed; 1 try repeated (1 server_lost)"
+        assert text[2] == "1 scenario: 1 pass; 1 attempt passed although a turn failed"
 
     def test_the_last_line_is_spend_time_artifact(self) -> None:
         """S37"""

@@ -68,6 +68,37 @@ class TestScenarios:
         [found] = summary_of(outcomes).scenarios
         assert (found.first_failure, found.first_failure_trial) == (first, trial)
 
+    def test_s17_s21_a_crash_that_passed_and_tries_that_were_repeated_are_counted(self) -> None:
+        """Of missing attempts their reason says how often they were tried. A line of an artifact from before tries had
+        a code says its sentence."""
+
+        def tries(*why: tuple[str, str | None]) -> list[dict[str, Any]]:
+            before = [{"try": n, "reason": reason, "code": code} for n, (reason, code) in enumerate(why)]
+            return [*before, {"try": len(why), "reason": None, "code": None}]
+
+        crashed = trial_record(error="the run failed: agent_exit: 3")
+        lines = [
+            line("a", 0, trial_record=crashed, tries=tries(("the run failed: rate_limited: 429", "rate_limited"))),
+            line(
+                "a",
+                1,
+                "failed",
+                trial_record=crashed,
+                tries=tries(("the run was cancelled", None), ("x" * 99, "rate_limited")),
+            ),
+            line("a", 2, trial_record=crashed),
+            line("a", 3, "missing", reason="away (3 tries)", tries=tries(("away", "away"), ("away", "away"))),
+        ]
+        asked = plan({"tone": [scenario("a", trials=4)]}, ks=[4])
+        [found] = summarize(asked, lines, artifact="x").scenarios
+        assert found.passed_with_failed_turn == 2
+        assert found.repeated_tries == {"rate_limited": 2, "the run was cancelled": 1}
+        assert found.remarks == (
+            "2 of 4 trials passed although a turn failed",
+            "3 tries repeated (2 rate_limited, 1 the run was cancelled)",
+        )
+        assert found.document()["repeated_tries"] == {"rate_limited": 2, "the run was cancelled": 1}
+
     def test_why_an_attempt_without_a_line_is_missing_can_be_told(self) -> None:
         [found] = summary_of(["-", "-"], reasons={("tone", "a", 1): "workers were lost 5 times"}).scenarios
         assert [attempt.reason for attempt in found.missing] == ["not played yet", "workers were lost 5 times"]
@@ -296,7 +327,7 @@ class TestJson:
         }
         assert list(document["scenarios"][0]) == [
             *("case", "scenario", "verdict", "trials", "passed", "failed", "errors", "missing", "unrecorded"),
-            *("first_failure", "duration_ms"),
+            *("passed_with_failed_turn", "repeated_tries", "first_failure", "duration_ms"),
             "quarantine",
         ]
         assert (document["submission"], document["artifact"]) == (SUBMISSION, "evals/results/x")

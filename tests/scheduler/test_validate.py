@@ -11,11 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evalfleet.checks.case import parse_case
 from evalfleet.errors import CaseFilesInvalid, ConfigError, EvalfleetError, OperatorError, UnfitHost
+from evalfleet.graders.rest import MAX_REST_BYTES
 from evalfleet.server.trees import check_judges, read_tree
 from scheduler.init import init
 from scheduler.prepare import prepare
@@ -140,7 +142,8 @@ def test_n10_validate_plan_and_server_refuse_the_same_links(
         check_judges(tree)
         read_tree(tree, state=tmp_path / "state").files()
 
-    for look in (lambda: validate(tree).raise_if_refused(), plan, serve):
+    looks: tuple[Callable[[], None], ...] = (lambda: validate(tree).raise_if_refused(), plan, serve)
+    for look in looks:
         if wanted:
             with pytest.raises(EvalfleetError, match=re.escape(wanted)) as caught:
                 look()
@@ -356,3 +359,54 @@ def test_graders_that_are_not_there_are_refused_like_bad_names_a14(tree: Path) -
     assert len(said) == 2
     assert "grader missing.answers: there is no evals/graders/missing.py" in said[0]
     assert "grader quality.nope: evals/graders/quality.py has no public function 'nope'" in said[1]
+
+
+JUDGED = "scenarios:\n  - {id: a, user: hi, expect: [grader: {name: judged.asks}]}\n"
+COUNTED = "scenarios:\n  - {id: a, user: hi, expect: [grader: {name: judged.counts}]}\n"
+ASKS = """
+def asks(t, case, run): return t.llm("?") == "yes"
+def counts(t, case, run): return len(run["tool_calls"]) < 3
+"""
+KEYED = '[judge]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\napi_key_env = "JUDGE_KEY"\n'
+KEY_NOT_SET = "[judge] api_key_env names JUDGE_KEY, which is not set in the environment (or is empty)"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        pytest.param({}, [KEY_NOT_SET], id="not set"),
+        pytest.param({"environment": {"JUDGE_KEY": "sk"}}, [], id="set"),
+        pytest.param({"words": ["counted"]}, [], id="nothing chosen asks the judge"),
+        pytest.param({"words": ["judged"]}, [KEY_NOT_SET], id="what is chosen asks it"),
+        pytest.param({"import_graders": False}, [], id="the judge is asked elsewhere, or not at all"),
+    ],
+)
+def test_s26_a_judges_key_that_is_not_set_is_told_once_before_anything_runs(
+    tree: Path, more: dict[str, Any], told: list[str]
+) -> None:
+    """Item 23: it was told on the line of each scenario, after all of them were played."""
+    settings(tree, RUNNABLE + KEYED)
+    (tree / "evals/graders/judged.py").write_text(ASKS)
+    case(tree, "judged", JUDGED + JUDGED.partition("\n")[2].replace("id: a", "id: b"))
+    case(tree, "counted", COUNTED)
+    found = validate(tree, **{"environment": {}, **more})
+    assert [error.message.partition(": ")[2] for error in found.errors] == told
+    assert found.problems == ()
+
+
+def test_s28_a_tree_that_is_too_large_for_its_graders_is_warned_of(tree: Path) -> None:
+    assert not any("graders do not see" in warning.message for warning in validate(tree).warnings)
+    with (tree / "agent.py").open("r+b") as large:
+        large.truncate(MAX_REST_BYTES)
+    found = validate(tree)
+    assert found.ok
+    (warning,) = [warning for warning in found.warnings if "graders do not see" in warning.message]
+    assert "(the largest is agent.py); name what graders read in `files` under [graders]" in warning.message
+
+
+def test_s28_what_a_grader_reads_of_the_tree_at_its_import_is_there_when_it_is_checked(tree: Path) -> None:
+    (tree / "evals/graders/reads.py").write_text(
+        "import pathlib\nAGENT = pathlib.Path('agent.py').read_text()\ndef sees(t, case, run): return bool(AGENT)\n"
+    )
+    case(tree, "reads", GOOD_CASE.replace("final_answer_contains: x", "grader: {name: reads.sees}"))
+    assert validate(tree).problems == ()

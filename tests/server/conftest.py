@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from evalfleet.harnesswatch import watched_version
-from evalfleet.server.driving import Ended, Sink, Turn
+from evalfleet.server.driving import Call, Ended, Sink, Turn
 from evalfleet.server.process import Server, Stack, listen, open_stack, url_of, uvicorn_config
 from evalfleet.server.trees import ServedTree
 from evalfleet.treeconfig import CommandHarness, HarnessConfig, JudgeConfig, TreeConfig
@@ -34,7 +34,7 @@ Script = Callable[[Turn, Sink], Awaitable[Ended]]
 
 async def echo(turn: Turn, sink: Sink) -> Ended:
     """The agent that most tests talk to: one tool call, one hook, some usage, and the message back."""
-    await sink.tool_call("c1", "echo", {"text": turn.message})
+    await sink.tool_calls([Call("c1", "echo", {"text": turn.message})])
     await sink.tool_result("c1", turn.message)
     await sink.hook("tools.before", "answered", "hooks/tools.py", 1.5)
     await sink.usage(input_tokens=10, output_tokens=5, amount="0.0010")

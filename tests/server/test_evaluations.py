@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select
 
 from evalfleet.checks.verdict import CaseAttempts, evaluation_rates
 from evalfleet.server.documents import MOST
-from evalfleet.server.driving import Ended, Sink, Turn
+from evalfleet.server.driving import Call, Ended, Sink, Turn
 from evalfleet.server.evaluation_documents import running_rates
 from evalfleet.server.runs import add_judge_call
 from evalfleet.server.schema import evaluation_cases
@@ -556,6 +556,48 @@ async def test_counts_of_tokens_stand_still_at_the_largest_that_every_reader_tak
         await store.write(lambda connection: add_judge_call(connection, "main", played[0]["id"], JudgeSpend(1, MOST)))
 
 
+async def test_s17_the_end_counts_what_the_other_tries_of_its_conversations_cost(
+    api: Api, driver: ScriptedDriver
+) -> None:
+    """Tries without a result are recorded nowhere and were paid for: those before a recorded one, and all of an attempt
+    that is missing. Not those of other trials, cases, submissions or harnesses, nor a chat twice."""
+
+    async def priced(turn: Turn, sink: Sink) -> Ended:
+        await sink.usage(input_tokens=1, amount=turn.message)
+        return Ended()
+
+    driver.script = priced
+
+    async def tried(amount: str, submission: str, case: str, trial: int, number: int, **more: Any) -> dict[str, Any]:
+        whose = {"submission": submission, "case": case, "scenario": "any", "trial": trial, "try": number}
+        return await api.play(amount, metadata={f"evalfleet.{name}": value for name, value in whose.items()}, **more)
+
+    made = await created(api, cases=[{"key": "tone/a"}, {"key": "tone/b"}, {"key": "été/c"}], k=2)
+    kept = await tried("1", "sub_1", "tone", 0, 0)
+    await tried("2", "sub_1", "tone", 1, 0)  # recorded at its third try
+    await tried("4", "sub_1", "tone", 1, 1)
+    third = await tried("8", "sub_1", "tone", 1, 2)
+    await tried("16", "sub_1", "tone", 1, 3)  # after it: some other scenario's
+    await tried("32", "sub_1", "tone", 2, 0)  # no trial of this evaluation
+    await tried("64", "sub_2", "tone", 1, 0)
+    await tried("128", "sub_1", "tone2", 1, 0)
+    of_c = await tried("256", "sub_1", "été", 0, 1)
+    await tried("512", "sub_1", "été", 0, 0)
+    await tried("1024", "sub_1", "été", 0, 0, chat_id=of_c["chat_id"])  # a chat of its own counts once
+    verdicts = {"a": "passed", "b": "failed"}  # what one run is evidence for passed once at the most
+    runs = list(enumerate((kept, third)))
+    recorded = [attempt(f"tone/{key}", n, run, verdicts[key]) for key in "ab" for n, run in runs]
+    recorded += [attempt("été/c", 0, of_c)]
+    assert (await batch(api, made, *recorded)).json()["evaluation"]["metrics"]["amount"] == "1289"
+    complete = await created(api, cases=[{"key": "tone/a"}, {"key": "tone/b"}], k=2)
+    await batch(api, complete, *recorded[:4])
+    assert (await post(api, complete, "complete")).json()["metrics"]["amount"] == str(1 + 2 + 4 + 8)
+    await tried("2048", "sub_1", "été", 1, 0)  # its attempt stays missing
+    await tried("4096", "sub_1", "été", 1, 1)
+    ended = (await post(api, made, "cancel")).json()["metrics"]
+    assert ended["amount"] == str(1 + 2 + 4 + 8 + 256 + 512 + 1024 + 2048 + 4096)
+
+
 async def test_the_longest_key_is_taken_in_any_script_e11(api: Api) -> None:
     key = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(1000))  # 6,000 bytes that hardly compress
     made = await created(api, "", cases=[{"key": key}])
@@ -583,7 +625,7 @@ async def test_long_values_are_kept_and_come_back_whole_e11(api: Api, driver: Sc
     assert (json.loads(row.input), json.loads(row.expected)) == ({"p": long}, [long])
 
     async def long_winded(turn: Turn, sink: Sink) -> Ended:
-        await sink.tool_call("c", "read", {"path": turn.message})
+        await sink.tool_calls([Call("c", "read", {"path": turn.message})])
         await sink.tool_result("c", long)
         await sink.answer({"said": long})
         return Ended()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from evalfleet.contract.ids import uuid_of
-from evalfleet.server.driving import Ended, Sink, Turn
+from evalfleet.server.driving import Call, Ended, Sink, Turn
 from tests.server.conftest import COMMIT, Api, ScriptedDriver, assert_problem, run_body
 
 JSON = {"Content-Type": "application/json"}
@@ -188,7 +188,7 @@ ODD = ["nul \x00 here", "literal \\u0000", "half \ud83d emoji", "\u2028\u2029\x8
 @pytest.mark.parametrize("text", ODD, ids=ascii)
 async def test_odd_text_is_stored_and_read_back_the_same_e07(api: Api, driver: ScriptedDriver, text: str) -> None:
     async def odd(turn: Turn, sink: Sink) -> Ended:
-        await sink.tool_call("c", text, {text: text})
+        await sink.tool_calls([Call("c", text, {text: text})])
         await sink.tool_result("c", [text])
         await sink.hook(text, text, text)
         await sink.answer(turn.message)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from evalfleet.errors import StorageError
 from evalfleet.server import sink as sink_module
-from evalfleet.server.driving import Ended, Sink, Turn
+from evalfleet.server.driving import Call, Ended, Sink, Turn
 from tests.server.conftest import TIMEOUT, Api, ScriptedDriver, assert_problem, run_body, serving
 
 
@@ -79,7 +79,7 @@ async def test_an_agent_that_floods_is_slowed_down_and_loses_nothing(
 
     async def flood(turn: Turn, sink: Sink) -> Ended:
         for number in range(300):
-            await sink.tool_call(str(number), "t", {"text": "x" * number})
+            await sink.tool_calls([Call(str(number), "t", {"text": "x" * number})])
         return Ended()
 
     driver.script = flood

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import scheduler.record
 import worker.aggregate
 from evalfleet.artifact import append_segment, attempts_index, read_segments, write_plan
 from evalfleet.checks.outcome import judge
@@ -432,6 +433,19 @@ async def test_what_the_server_refuses_is_set_aside_and_the_rest_is_recorded(sta
         done = {Attempt(0, 0, trial): "passed" for trial in range(3)}  # by the evidence, as a resume reads it
         stage.ledger.end(stage.plan.id, "incomplete")
         stage.ledger.add(stage.plan, done, replay=True)
+
+
+async def test_score_record_sets_aside_what_the_server_refuses_too(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempt, line = await stage.judge(0)
+    same_run = {**wire_attempt(stage.plan, attempt, line), "attempt_index": 1}
+    no_score = {**wire_attempt(stage.plan, *(await stage.judge(2))), "judge_score": "much"}
+    sent = [wire_attempt(stage.plan, attempt, line), same_run, no_score]
+    await scheduler.record._send(stage.client, stage.evaluation, sent, "the server")
+    assert await stage.recorded() == [0]
+    assert "c/one, trial 1: the server refuses to record it: run_id is the evidence for attempt 0" in caplog.text
+    assert "c/one, trial 2: the server refuses to record it: judge_score write a plain decimal" in caplog.text
 
 
 @pytest.mark.parametrize("bad", [{0}, {1}, {2}, {0, 2}, {0, 1, 2}], ids=str)

@@ -22,6 +22,7 @@ import worker.heartbeat
 import worker.tasks
 from evalfleet.artifact import write_plan
 from evalfleet.checks.outcome import GraderAnswer
+from evalfleet.contract import jsontext
 from evalfleet.contract.client import Client
 from evalfleet.contract.tasks import AGGREGATE_TASK
 from evalfleet.errors import StorageError, TargetUnreachable
@@ -480,6 +481,23 @@ async def test_s26_without_a_judge_an_attempt_is_graded_three_times_and_then_mis
     assert set(stage.ledger.notes(stage.plan.id)) == {"0:0:0"}
 
 
+@pytest.mark.parametrize("kind", ["judge_unavailable", "stopped"])
+async def test_s23_an_attempt_that_an_assertion_decided_is_recorded_without_a_judge(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It is not graded again, not missing, and stops nothing."""
+    stage.books(GRADED.replace("expect: [", "expect: [tool_called: {name: t}, "))
+    answering(monkeypatch, kind)
+    await stage.run()
+    await stage.grade(stage.wire.grades.pop())
+    assert (stage.wire.grades, stage.gave_up()) == ([], {})
+    [line] = map(jsontext.loads, stage.ledger.records(stage.plan.id).values())
+    assert (line["outcome"], line["reason"]) == ("failed", '"t" was never called; no tool was called')
+    meta = stage.ledger.meta(stage.plan.id)
+    assert meta is not None
+    assert meta.state == "running"
+
+
 async def test_s26_ten_in_a_row_pause_grading_with_one_message_and_use_up_nobodys_turn(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -494,7 +512,7 @@ async def test_s26_ten_in_a_row_pause_grading_with_one_message_and_use_up_nobody
     assert len(stage.ledger.snapshot(stage.plan.id).plays) == 12
     said = [r.getMessage() for r in caplog.records if "in a row" in r.getMessage()]
     assert said == [
-        f"{JUDGE_ROW} gradings in a row had no judge; grading pauses: judge_unavailable: 503 from the judge"
+        f"{JUDGE_ROW} gradings in a row had no judge; grading pauses: judge_unavailable: g.ok: 503 from the judge"
     ]
     kinds[0] = "answered"
     await stage.grade(attempts[0])

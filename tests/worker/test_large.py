@@ -54,7 +54,7 @@ async def test_a_large_play_waits_as_its_runs_and_its_grader_sees_all_of_it(
 ) -> None:
     seen: list[dict[str, Any]] = []
 
-    async def grader(_plan: Any, _play: Any, name: str, _case: Any, run: dict[str, Any]) -> GraderAnswer:
+    async def grader(_plan: Any, _play: Any, name: str, _case: Any, run: dict[str, Any], _: Any) -> GraderAnswer:
         seen.append(run)
         return GraderAnswer(name, "answered", passed=True)
 

@@ -224,12 +224,13 @@ async def test_s14_a_command_makes_three_new_tries_and_a_resume_three_more(stage
     assert [t["try"] for t in stage.played[-1].tries] == [0, 1, 2, 3, 4, 5]
 
 
-async def test_s17_another_retryable_code_is_tried_again_and_then_recorded_as_the_agents(stage: Stage) -> None:
+async def test_s17_an_agents_own_failure_is_played_once_whatever_it_says_of_trying_again(stage: Stage) -> None:
     text = "scenarios:\n  - {id: one, user: a, expect: [no_error: true]}\n"
-    stage.api.driver.script = script(failed("flaky_agent", retryable=True))
+    stage.api.driver.script = script(failed("flaky_agent", retryable=True), well)
     assert await stage.play(plan_of(text, stage.api.harness_id)) is None
-    assert len(stage.said) == 3
+    assert len(stage.said) == 1
     assert outcomes(stage.played) == [(0, Meaning.RESULT)]
+    assert stage.played[0].meaning.code == "flaky_agent"
 
 
 @pytest.mark.parametrize("code", ["out_of_funds", "usage_window_exceeded", "agent_unauthorized", "harness_changed"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ import evalfleet.contract.client
 from evalfleet.contract.calls import Heard
 from evalfleet.ledger import Claimed, Ledger
 from evalfleet.plan import Conversation
+from evalfleet.server.driving import Busy, Ended, Failure, Sink, Turn
 from evalfleet.testing import FaultServer, problem
 from tests.relay import Relay
 from tests.worker.test_crew import FIRST, staged, until
@@ -149,6 +151,48 @@ async def test_a_conversation_that_alone_is_turned_away_is_given_up_after_its_tr
                 assert stage.gave_up() == {}, f"after {number - 1} times"
                 await stage.run()
             assert stage.gave_up() == {str(FIRST): "launch_refused"}
+
+
+async def test_n15_an_agents_endpoint_that_asks_to_wait_is_heard_by_all_workers_and_costs_no_try(
+    tmp_path: Path, valkey: str
+) -> None:
+    refused = Ended(Failure("rate_limited", "slow"), Busy("the agent's endpoint asks to wait 2 s", 2.0, limited=True))
+    answers = [refused]
+
+    async def limited(turn: Turn, sink: Sink) -> Ended:
+        if answers:
+            return answers.pop()
+        await sink.answer("hello")
+        return Ended()
+
+    async with staged(tmp_path, valkey) as stage:
+        stage.api.driver.script = limited
+        playing = asyncio.create_task(stage.run())
+        await until(lambda: stage.ledger.target_wait_ms("server") > 1000, "the ledger knows of it")
+        target = stage.ledger.load(stage.plan.id).target
+        assert (target.why, target.room) == ("the agent's endpoint asks to wait 2 s", 0)
+        await playing
+        assert set(stage.ledger.records(stage.plan.id)) == set(stage.plan.attempts(FIRST))
+        assert len(stage.api.driver.turns) == 2
+        runs = (await stage.api.get("/v2/runs"))["data"]
+        assert [run["status"] for run in runs] == ["succeeded"]
+
+
+async def test_n15_a_conversation_that_is_told_to_wait_before_its_next_turn_is_never_given_up_for_it(
+    tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked for nothing, so that it cannot be what breaks the target; and its first turn is not played again."""
+    async with staged(tmp_path, valkey) as stage:
+        stage.books("scenarios:\n  - {id: one, user: [a, b], expect: [no_error: true]}\n")
+        with monkeypatch.context() as patched:
+            patched.setattr(stage.crew, "_seconds_to_wait", lambda _plan: 100.0)
+            for _ in range(stage.plan.limits.tries + 1):
+                stage.ledger.target_answered("server")  # it takes others' runs meanwhile
+                await stage.run()
+                assert (stage.claims(), stage.gave_up()) == ({}, {})
+        await stage.run()
+        assert set(stage.ledger.records(stage.plan.id)) == set(stage.plan.attempts(FIRST))
+        assert [turn.message for turn in stage.api.driver.turns] == ["a", "b"]
 
 
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,8 @@ def describe(value: Any) -> str:
 
 
 def read_answer(value: Any) -> dict[str, Any]:
-    """`{"pass": bool, "score": float | None, "why": str | None}`; Malformed otherwise."""
+    """`{"pass": bool, "score": float | None, "why": str | None}`; Malformed otherwise. A score of another kind of
+    number (Decimal, Fraction, numpy's) becomes the nearest float; a `why` that is no text becomes its `str`."""
     if type(value) is bool:
         return {"pass": value, "score": None, "why": None}
     if not isinstance(value, Mapping):
@@ -69,7 +70,7 @@ def _score(score: Any) -> float | None:
         raise Malformed(f'answered "score": {describe(score)}; wanted a number, or none at all')
     try:
         number = float(score)
-    except OverflowError:
+    except (OverflowError, ValueError):  # 10**400; a Decimal that is a signalling NaN
         number = math.inf
     if not math.isfinite(number):
         raise Malformed(f'answered "score": {describe(score)}; wanted a finite number')
@@ -79,4 +80,5 @@ def _score(score: Any) -> float | None:
 def _why(why: Any) -> str | None:
     if why is None:
         return None
-    return cut(why if isinstance(why, str) else str(why), WHY_CHARS)
+    # A text of a class of its own, as t.llm's answer is one, is the text that it holds: no method of its is asked.
+    return cut(str.__str__(why) if isinstance(why, str) else str(why), WHY_CHARS)

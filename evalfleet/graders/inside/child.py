@@ -1,16 +1,17 @@
 """What happens in the grader's own process, from fork to answer?
 
-It walls itself in (descriptors, limits, privileges), waits for its one request, imports the one file under a private
-name, calls the one function with fresh copies and a `t`, and says one document on its private line. Nothing here
-returns: the process ends. No code of a grader's has run in it before, nor in what it was forked from.
+It walls itself in (descriptors, limits, privileges), waits for its one request, imports the one file as the module that
+it is (`evals.graders.<file>`), calls the one function with fresh copies and a `t`, and says one document on its private
+line. Nothing here returns: the process ends. No code of a grader's has run in it before, nor in what it was forked
+from.
 
-Hears its request, `{"op", "file", "function", "case", "run", "memory_mb"}`. Says: `{"answer": {...}}`,
-`{"error": sentence}`, `{"functions": [...], "async": [...]}` (the S6 check), or `{"llm": {"prompt", "model"}}` and then
-waits for `{"text", "tokens"}`.
+Hears its request, `{"op", "file", "function", "case", "run", "about", "memory_mb"}`. Says: `{"answer": {...}}`,
+`{"error": sentence}`, `{"graders": [name, ...], "refused": {name: why}}` (the S6 check), or
+`{"llm": {"prompt", "model"}}` and then waits for `{"text", "tokens"}`.
 """
 
 # Plain calls: a path object for each name is memory that every forked call would pay for again.
-# ruff: noqa: PTH113, PTH118
+# ruff: noqa: PTH113, PTH118, PTH120
 from __future__ import annotations
 
 import contextlib
@@ -27,7 +28,7 @@ import threading
 from types import ModuleType
 from typing import Any, NoReturn
 
-from evalfleet.graders.inside import answers, faults, frames, kernel
+from evalfleet.graders.inside import answers, faults, frames, kernel, names, tools
 
 CHANNEL = 1000  # the private line's descriptor: far from the small numbers that programs close in a row
 NOFILE = 1024
@@ -36,18 +37,7 @@ FILE_BYTES = 256 * 1024 * 1024
 _SPARE = 64 * 1024 * 1024  # bytes of memory released when the limit is hit, to say so
 
 _GRADERS = os.path.join("evals", "graders")
-
-
-class JudgeText(str):
-    """The judge's answer: a text, with `.tokens` (whole number) spent on it."""
-
-    __slots__ = ("tokens",)
-    tokens: int
-
-    def __new__(cls, text: str, tokens: int) -> JudgeText:
-        made = super().__new__(cls, text)
-        made.tokens = tokens
-        return made
+_PACKAGE = "evals.graders"
 
 
 class _Line:
@@ -78,31 +68,6 @@ class _Line:
             found = self._buffer.feed(data)
             if found:
                 return found[0]
-
-
-class Tools:
-    """`t`: what a grader is handed. It has `llm(prompt, model=None)` and nothing else (S27)."""
-
-    __slots__ = ("__line",)
-
-    def __init__(self, line: _Line) -> None:
-        self.__line = line
-
-    def llm(self, prompt: str, model: str | None = None) -> JudgeText:
-        """Ask the judge model; its answer as text, with `.tokens`."""
-        if not isinstance(prompt, str):
-            raise TypeError(f"t.llm(prompt, model=None): prompt is text, not {answers.describe(prompt)}")
-        if model is not None and not isinstance(model, str):
-            raise TypeError(f"t.llm(prompt, model=None): model is text or None, not {answers.describe(model)}")
-        if not self.__line.is_mine:
-            raise RuntimeError("t.llm works in the process that the grader was called in, not in one it started")
-        with self.__line.lock:
-            self.__line.say({"llm": {"prompt": answers.clean(prompt), "model": model}})
-            heard = self.__line.hear()
-        return JudgeText(heard["text"], heard["tokens"])
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"t has no {name!r}: it has llm(prompt, model=None) and nothing else")
 
 
 def run(root: str, channel: socket.socket, nonce: bytes, log: int, cages: dict[str, bool]) -> NoReturn:
@@ -140,6 +105,8 @@ def furnish(root: str, scratch: str) -> None:
     os.environ["TMPDIR"] = scratch
     os.chdir(root)
     sys.dont_write_bytecode = True
+    # multiprocessing's spawn and forkserver run the main module's file again in each process: that must not be ours.
+    sys.modules["__main__"] = ModuleType("__main__")
 
 
 def open_streams() -> None:
@@ -195,25 +162,54 @@ def _limit(what: int, most: int) -> None:
 
 
 def _load(where: faults.Where) -> ModuleType:
-    """The file as a module under a name of its own: `json.py` is a grader here and hides nobody's `json` (F06)."""
+    """The file as an import of it by another grader gives it, and no second copy: `json.py` is `evals.graders.json`
+    and hides nobody's `json` (F06)."""
     if not os.path.isfile(where.file):
         raise faults.NoSuchFile
-    name = "_grader_" + where.stem
+    parent = _package(os.path.dirname(where.file))
+    name = f"{_PACKAGE}.{where.stem}" if parent is not None else "_grader_" + where.stem
+    if name in sys.modules:  # the package's own __init__.py has imported it
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, where.file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{where.shown} cannot be read as Python")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    if parent is not None:
+        setattr(parent, where.stem, module)
     return module
 
 
+def _package(folder: str) -> ModuleType | None:
+    """`evals.graders`, imported; None where another `evals` on the path hides the tree's."""
+    try:
+        spec = importlib.util.find_spec(_PACKAGE)  # imports `evals`
+    except (ImportError, AttributeError, ValueError):  # it has no such folder, or is no package
+        return None
+    places = None if spec is None else spec.submodule_search_locations
+    if places is None or not any(os.path.realpath(place) == os.path.realpath(folder) for place in places):
+        return None
+    return importlib.import_module(_PACKAGE)
+
+
 def _import_only(where: faults.Where) -> dict[str, Any]:
-    names = {name: value for name, value in vars(_load(where)).items() if not name.startswith("_") and callable(value)}
-    return {
-        "functions": sorted(names),
-        "async": sorted(name for name, value in names.items() if inspect.iscoroutinefunction(value)),
-    }
+    module = _load(where)
+    with open(where.file, "rb") as file:  # noqa: PTH123
+        text = names.read_text(file.read(), where.file)
+    refused: dict[str, str] = {}
+    graders: list[str] = []
+    for name, value in vars(module).items():
+        if name.startswith("_") or not callable(value):
+            continue
+        why_not = text.names.get(name) if name in text.imported else names.why_not(value)
+        if name not in text.names and getattr(value, "__module__", None) != module.__name__:
+            why_not = names.only_imported(str(getattr(value, "__module__", "elsewhere")))
+        if why_not is None:
+            graders.append(name)
+        else:
+            refused[name] = why_not
+    return {"graders": sorted(graders), "refused": refused}
 
 
 def _grade(request: dict[str, Any], where: faults.Where, line: _Line) -> dict[str, Any]:
@@ -221,9 +217,10 @@ def _grade(request: dict[str, Any], where: faults.Where, line: _Line) -> dict[st
     function = None if name.startswith("_") else getattr(module, name, None)
     if not callable(function):
         raise faults.NoSuchFunction(name)
-    if inspect.iscoroutinefunction(function):
-        raise faults.IsAsync(name)
-    value = function(Tools(line), request["case"], request["run"])
+    why_not = names.why_not(function)
+    if why_not is not None:
+        raise faults.NoGrader(name, why_not)
+    value = function(tools.Tools(line, request.get("about") or {}, request["run"]), request["case"], request["run"])
     if inspect.iscoroutine(value):
         value.close()
     return {"answer": answers.read_answer(value)}

@@ -32,8 +32,8 @@ class NoSuchFunction(Exception):
     pass
 
 
-class IsAsync(Exception):
-    pass
+class NoGrader(Exception):
+    """`args`: the name, and why what it holds is none."""
 
 
 class Where:
@@ -56,8 +56,8 @@ def sentence(error: BaseException, where: Where) -> str:
         return f"there is no {where.shown}"
     if isinstance(error, NoSuchFunction):
         return f"AttributeError: {where.shown} has no public function {error.args[0]!r}"
-    if isinstance(error, IsAsync):
-        return f"{where.shown}: {error.args[0]} is an `async def`; a grader is a plain function"
+    if isinstance(error, NoGrader):
+        return f"{where.shown}: {error.args[0]} {error.args[1]}"
     if isinstance(error, answers.Malformed):
         return str(error)
     if isinstance(error, SystemExit):
@@ -127,7 +127,7 @@ def _hint(error: BaseException, where: Where, in_environ: bool) -> str:
         if where.cages["network_closed"] and (one.errno in _NETWORK_ERRNOS or type(one).__name__ == "gaierror"):
             return "; graders have no network, `network = true` under [graders] opens it"
         if one.errno == errno.ENOENT and not os.path.isabs(str(one.filename or "/")):
-            return "; graders see evals/graders/ and the globs in `files` under [graders]"
+            return "; graders see evals/, the harness's files, and the globs in `files` under [graders]"
         if one.errno in (errno.EROFS, errno.EACCES) and one.filename:
             return "; the tree is a read-only copy, tempfile.gettempdir() is a folder to write in"
         if one.errno == errno.EMFILE:

@@ -2,7 +2,7 @@
 
 The streamed form comes as chunks whose deltas are put together here; the other as one document. Endpoints differ in
 small ways, and those seen in the wild are read: usage sent more than once (each one is the total), a tool call without
-an index, two calls under one index with ids of their own, content as a list of parts.
+an index, two calls under one index, or one id, that follow each other, content as a list of parts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from evalfleet.contract import jsontext
+from evalfleet.server.driving import Call
 from evalfleet.treeconfig import Price
 
 
@@ -51,9 +52,9 @@ class ChatAnswer:
         return "".join(self._text) or "".join(self._refusal)
 
     @property
-    def calls(self) -> list[tuple[str, str, Any]]:
-        """(id, name, args), in order. Arguments that are no JSON stay text."""
-        return [(call.id, call.name or "(without a name)", _arguments(call.arguments)) for _, call in self._calls]
+    def calls(self) -> list[Call]:
+        """In order. Arguments that are no JSON stay text."""
+        return [Call(call.id, call.name or "(without a name)", _arguments(call.arguments)) for _, call in self._calls]
 
     def add_chunk(self, document: Any) -> None:
         self._add(document, "delta")
@@ -76,33 +77,43 @@ class ChatAnswer:
             self.finished = self.finished or choice.get("finish_reason") is not None
             message = choice.get(part)
             if isinstance(message, Mapping):
-                self._add_message(message)
+                self._add_message(message, whole=part == "message")
 
-    def _add_message(self, message: Mapping[str, Any]) -> None:
+    def _add_message(self, message: Mapping[str, Any], *, whole: bool) -> None:
         self._text.append(_content(message.get("content")))
         if isinstance(message.get("refusal"), str):
             self._refusal.append(message["refusal"])
         calls = message.get("tool_calls")
         for position, call in enumerate(calls if isinstance(calls, list) else ()):
             if isinstance(call, Mapping):
-                self._add_call(call, position)
+                self._add_call(call, position, whole=whole)
 
-    def _add_call(self, delta: Mapping[str, Any], position: int) -> None:
+    def _add_call(self, delta: Mapping[str, Any], position: int, *, whole: bool) -> None:
         index = delta["index"] if isinstance(delta.get("index"), int) else position
         call_id = delta["id"] if isinstance(delta.get("id"), str) else ""
+        function = delta["function"] if isinstance(delta.get("function"), Mapping) else {}
+        name = function["name"] if isinstance(function.get("name"), str) else ""
         call = next((call for at, call in reversed(self._calls) if at == index), None)
-        if call is None or (call_id and call.id != call_id and call.id):
+        if call is None or whole or _begins_another(call, call_id, name, function.get("arguments")):
             call = _Call(call_id or f"call_{len(self._calls)}")
             self._calls.append((index, call))
-        function = delta.get("function")
-        if isinstance(function, Mapping):
-            if isinstance(function.get("name"), str):
-                call.name = call.name or function["name"]
-            arguments = function.get("arguments")
-            if isinstance(arguments, str):
-                call.arguments.append(arguments)
-            elif arguments is not None:
-                call.arguments.append(jsontext.dumps(arguments).decode("ascii", errors="replace"))
+        call.name = call.name or name
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            call.arguments.append(arguments)
+        elif arguments is not None:
+            call.arguments.append(jsontext.dumps(arguments).decode("ascii", errors="replace"))
+
+
+def _begins_another(call: _Call, call_id: str, name: str, arguments: Any) -> bool:
+    """Is what comes under a call's index the next call, and not more of this one? Its id or its name differ; or it
+    names itself again after arguments that are whole, to which nothing can be added (S11: ids may repeat)."""
+    if (call_id and call.id and call_id != call.id) or (name and call.name and name != call.name):
+        return True
+    so_far = call.arguments[-1].rstrip() if call.arguments else ""
+    return (
+        bool((call_id or name) and arguments) and so_far.endswith("}") and isinstance(_arguments(call.arguments), dict)
+    )
 
 
 def completions_url(base_url: str) -> str:

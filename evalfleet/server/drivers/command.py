@@ -148,7 +148,7 @@ class CommandDriver:
             return _server_stopped()
         if status == 0 and not relay.broken:
             await relay.report(output.finish())
-        return Ended(relay.failure or _exit_failure(status, errors, output))
+        return Ended(relay.failure or _exit_failure(status, errors, output), relay.busy)
 
     async def _leave(self, agent: AgentProcess, grace: float, *listeners: asyncio.Task[None]) -> None:
         """See an agent out. It goes on in its own task if this one is cancelled (again): no process is left behind."""

@@ -12,8 +12,9 @@ from contextlib import aclosing
 import httpx
 
 from evalfleet.contract import jsontext
+from evalfleet.contract.outbound import way_to
 from evalfleet.contract.sse import SSEDecoder
-from evalfleet.errors import ConfigError, UnreadableAnswer
+from evalfleet.errors import OperatorError, UnreadableAnswer
 from evalfleet.server.drivers.command import turn_document
 from evalfleet.server.drivers.credentials import secret
 from evalfleet.server.drivers.lines import LINE_LIMIT, TOTAL_LIMIT, AgentOutput
@@ -27,6 +28,7 @@ from evalfleet.server.drivers.upstream import (
     media_type,
     pieces,
     read_some,
+    refused,
     status_failure,
 )
 from evalfleet.server.driving import Ended, Failure, Sink, Turn
@@ -47,17 +49,18 @@ class HttpDriver:
         self._client: httpx.AsyncClient | None = None
 
     def check(self) -> None:
-        """ConfigError if a header's variable is not set."""
+        """ConfigError if a header's variable is not set; SettingError if the service's proxy cannot be used."""
         self._headers()
+        way_to(self._harness.url, self._environ)
 
     async def run(self, turn: Turn, sink: Sink) -> Ended:
         relay = Relay(sink)
         url = self._harness.url
-        if self._client is None:
-            self._client = make_client(url)
         try:
             headers = self._headers()
-        except ConfigError as error:
+            if self._client is None:
+                self._client = make_client(url)
+        except OperatorError as error:
             return Ended(Failure("agent_not_started", error.message))
         sent = {"Content-Type": "application/json", "Accept": _ACCEPT, **headers}
         try:
@@ -65,7 +68,7 @@ class HttpDriver:
                 if not response.is_success:
                     body = await read_some(url, response)
                     failure = status_failure(url, response.status_code, body, headers.values(), prefix="agent_http")
-                    return Ended(failure)
+                    return refused(url, response.status_code, response.headers, failure)
                 answer = read_answer(media_type(response.headers), pieces(url, response), address(url))
                 async with aclosing(answer):
                     async for lines in answer:
@@ -73,8 +76,8 @@ class HttpDriver:
                         if relay.broken:
                             break
         except Lost as lost:
-            return Ended(lost.failure)
-        return Ended(relay.failure)
+            return lost.ended
+        return Ended(relay.failure, relay.busy)
 
     async def aclose(self) -> None:
         client, self._client = self._client, None

@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 
 from evalfleet.contract import jsontext
+from evalfleet.contract.outbound import way_to
 from evalfleet.contract.sse import SSEDecoder
-from evalfleet.errors import ConfigError, UnreadableAnswer
+from evalfleet.errors import OperatorError, UnreadableAnswer
 from evalfleet.server.drivers.chat_completions import ChatAnswer, completions_url, price_of
 from evalfleet.server.drivers.credentials import secret
 from evalfleet.server.drivers.lines import LINE_LIMIT, TOTAL_LIMIT
@@ -27,9 +28,10 @@ from evalfleet.server.drivers.upstream import (
     media_type,
     pieces,
     read_some,
+    refused,
     status_failure,
 )
-from evalfleet.server.driving import Ended, Failure, Sink, Turn
+from evalfleet.server.driving import Busy, Ended, Failure, Sink, Turn
 from evalfleet.surroundings import user_environment
 from evalfleet.treeconfig import OpenAIHarness
 
@@ -44,36 +46,36 @@ class OpenAIDriver:
         self._client: httpx.AsyncClient | None = None
 
     def check(self) -> None:
-        """ConfigError if the key's variable is named and not set."""
+        """ConfigError if the key's variable is named and not set; SettingError if the proxy to it cannot be used."""
         self._key()
+        way_to(self._url, self._environ)
 
     async def run(self, turn: Turn, sink: Sink) -> Ended:
         try:
             key = self._key()
-        except ConfigError as error:
+            if self._client is None:
+                self._client = make_client(self._url)
+        except OperatorError as error:
             return Ended(Failure("agent_not_started", error.message))
-        if self._client is None:
-            self._client = make_client(self._url)
         headers = {"Accept": "text/event-stream, application/json", "Content-Type": "application/json"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
         answer = ChatAnswer()
-        failure: Failure | None
         try:
             async with ask(self._client, self._url, self._body(turn), headers) as response:
                 if not response.is_success:
                     body = await read_some(self._url, response)
                     secrets = [key] if key else []
-                    failure = status_failure(self._url, response.status_code, body, secrets, prefix="agent_http")
+                    refusal = status_failure(self._url, response.status_code, body, secrets, prefix="agent_http")
                     if response.status_code == 404:  # nobody has answered yet: the address or the model is a wrong one
-                        said = f"{failure.message}; look at base_url and model of [harness.openai]"
-                        failure = Failure("agent_not_started", said)
-                    return Ended(failure)
-                failure = await read_completion(self._url, response, answer)
+                        said = f"{refusal.message}; look at base_url and model of [harness.openai]"
+                        refusal = Failure("agent_not_started", said)
+                    return refused(self._url, response.status_code, response.headers, refusal)
+                ended = _ended(await read_completion(self._url, response, answer))
         except Lost as lost:
-            failure = lost.failure
+            ended = lost.ended
         await self._report(answer, sink)
-        return Ended(failure)
+        return ended
 
     async def aclose(self) -> None:
         client, self._client = self._client, None
@@ -82,8 +84,8 @@ class OpenAIDriver:
 
     async def _report(self, answer: ChatAnswer, sink: Sink) -> None:
         """What came in, also where the rest did not: it was said and has to be paid."""
-        for call_id, name, args in answer.calls:
-            await sink.tool_call(call_id, name, args)
+        if answer.calls:  # of one response, so made at once (S20)
+            await sink.tool_calls(answer.calls)
         if answer.usage is not None:
             price = self._harness.price
             await sink.usage(
@@ -111,6 +113,13 @@ class OpenAIDriver:
     def _key(self) -> str:
         name = self._harness.api_key_env
         return secret(self._environ, name, "[harness.openai] api_key_env") if name else ""
+
+
+def _ended(failure: Failure | None) -> Ended:
+    """What an answer that began well came to: the endpoint's own trouble in its middle is no agent's."""
+    if failure is None or failure.code != "upstream_unavailable":
+        return Ended(failure)
+    return Ended(failure, Busy(f"the agent's endpoint {failure.message}", again=False))
 
 
 async def read_completion(url: str, response: httpx.Response, answer: ChatAnswer) -> Failure | None:

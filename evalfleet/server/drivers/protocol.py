@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from evalfleet.server.driving import Call
+
 DEPTH_LIMIT = 200  # what every JSON library on the way (journal, queue, artifact) can still write
 _TOO_DEEP = f"nested deeper than {DEPTH_LIMIT} levels"
 _SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallLine:
-    id: str
-    name: str
-    args: Any
+class ToolCallsLine:
+    """Calls that were made at once: one for a `tool_call`, one or more for a `tool_calls`."""
+
+    calls: tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,12 @@ class AnswerLine:
 
 @dataclass(frozen=True, slots=True)
 class ErrorLine:
-    """The agent says itself that the turn failed."""
+    """The agent says itself that the turn failed. `retry_after`: for how many seconds it is limited, if it knows."""
 
     message: str
     code: str
     retryable: bool
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,9 @@ class Broken:
     message: str
 
 
-AgentLine = ToolCallLine | ToolResultLine | HookLine | UsageLine | AnswerLine | ErrorLine | Broken
+AgentLine = ToolCallsLine | ToolResultLine | HookLine | UsageLine | AnswerLine | ErrorLine | Broken
 
-KINDS = ("tool_call", "tool_result", "hook", "usage", "answer", "error")
+KINDS = ("tool_call", "tool_calls", "tool_result", "hook", "usage", "answer", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,9 @@ def from_document(document: Mapping[str, Any], where: str) -> AgentLine:
     try:
         match kind:
             case "tool_call":
-                return ToolCallLine(_id(document), _text(document, "name"), document.get("args", {}))
+                return ToolCallsLine((_call(document),))
+            case "tool_calls":
+                return ToolCallsLine(_calls(document))
             case "tool_result":
                 return ToolResultLine(_id(document), document.get("output"))
             case "hook":
@@ -111,7 +116,7 @@ def from_document(document: Mapping[str, Any], where: str) -> AgentLine:
                     _text(document, "hook"),
                     _text(document, "decision"),
                     _text(document, "source", required=False) or None,
-                    _duration(document),
+                    _number(document, "duration_ms", "milliseconds"),
                     _text(document, "error", required=False) or None,
                 )
             case "usage":
@@ -130,7 +135,8 @@ def from_document(document: Mapping[str, Any], where: str) -> AgentLine:
                 if not isinstance(retryable, bool):
                     raise _wrong("retryable", "true or false", retryable)
                 code = _text(document, "code", required=False) or "agent_error"
-                return ErrorLine(_text(document, "message"), code, retryable)
+                wait = _number(document, "retry_after", "seconds")
+                return ErrorLine(_text(document, "message"), code, retryable, wait)
             case _:
                 wanted = ", ".join(KINDS)
                 return _broken(where, f"has no known `type` (one of {wanted})", json.dumps(document, default=str))
@@ -163,6 +169,17 @@ def _id(document: Mapping[str, Any]) -> str:
     return _text(document, "id")
 
 
+def _call(document: Mapping[str, Any]) -> Call:
+    return Call(_id(document), _text(document, "name"), document.get("args", {}))
+
+
+def _calls(document: Mapping[str, Any]) -> tuple[Call, ...]:
+    value = document.get("calls")
+    if not isinstance(value, list) or not value or not all(isinstance(call, dict) for call in value):
+        raise _wrong("calls", "a list of calls, each with `id`, `name` and `args`", value)
+    return tuple(map(_call, value))
+
+
 def _count(document: Mapping[str, Any], key: str) -> int:
     value = document.get(key)
     if value is None:
@@ -174,12 +191,12 @@ def _count(document: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _duration(document: Mapping[str, Any]) -> float | None:
-    value = document.get("duration_ms")
+def _number(document: Mapping[str, Any], key: str, unit: str) -> float | None:
+    value = document.get(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
-        raise _wrong("duration_ms", "a number of milliseconds", value)
+        raise _wrong(key, f"a number of {unit}", value)
     return value
 
 

@@ -11,22 +11,24 @@ from evalfleet.server.drivers.protocol import (
     Broken,
     ErrorLine,
     HookLine,
-    ToolCallLine,
+    ToolCallsLine,
     ToolResultLine,
     UsageLine,
 )
-from evalfleet.server.driving import Failure, OtherCurrency, Sink
+from evalfleet.server.driving import Busy, Failure, OtherCurrency, Sink
 
 
 class Relay:
     """Passes lines on to a sink, in order, and remembers why the turn failed.
 
     `failure` is the first `error` line, or the breach of the protocol; a breach outweighs an earlier `error` line.
+    `busy` where that line is `rate_limited`: how long the agent's own provider asks to wait.
     """
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self.failure: Failure | None = None
+        self.busy: Busy | None = None
         self.broken = False
 
     async def report(self, lines: Iterable[AgentLine]) -> None:
@@ -35,8 +37,8 @@ class Relay:
 
     async def _report(self, line: AgentLine) -> None:
         match line:
-            case ToolCallLine():
-                await self._sink.tool_call(line.id, line.name, line.args)
+            case ToolCallsLine():
+                await self._sink.tool_calls(line.calls)
             case ToolResultLine():
                 await self._sink.tool_result(line.id, line.output)
             case HookLine():
@@ -46,9 +48,10 @@ class Relay:
             case AnswerLine():
                 await self._sink.answer(line.value)
             case ErrorLine():
-                self.failure = self.failure or Failure(line.code, line.message, line.retryable)
+                if self.failure is None:
+                    self.failure, self.busy = Failure(line.code, line.message, line.retryable), _busy(line)
             case Broken():
-                self.broken = True
+                self.broken, self.busy = True, None
                 self.failure = Failure(line.code, line.message)
             case _:
                 assert_never(line)
@@ -64,5 +67,12 @@ class Relay:
                 currency=line.currency,
             )
         except OtherCurrency as other:
-            self.broken = True
+            self.broken, self.busy = True, None
             self.failure = Failure("agent_protocol", str(other))
+
+
+def _busy(line: ErrorLine) -> Busy | None:
+    if line.code != "rate_limited":
+        return None
+    asks = "is limited" if line.retry_after is None else f"asks to wait {line.retry_after:.0f} s"
+    return Busy(f"the agent {asks}: {line.message[:200]}", line.retry_after, limited=line.retry_after is not None)

@@ -6,24 +6,25 @@ must not reach another. No secret stands in a message.
 
 from __future__ import annotations
 
-import functools
 import json
-import re
 import ssl
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from evalfleet.contract import jsontext
+from evalfleet.contract.outbound import way_to
+from evalfleet.contract.retry import http_date, retry_after_seconds
+from evalfleet.contract.transport import httpx_proxy
 from evalfleet.server.drivers.protocol import shorten
-from evalfleet.server.driving import Failure
+from evalfleet.server.driving import Busy, Ended, Failure
 
 CONNECT_TIMEOUT = 10.0
 BODY_SHOWN = 64 * 1024  # of an error's body; a sentence of it is shown
@@ -33,18 +34,19 @@ _PIECE = 256 * 1024
 # httpx' own, what httpx-aiohttp does not translate (a malformed answer), and the socket's.
 _BROKEN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, aiohttp.ClientError, OSError)
 _SHOWN = 300
-_LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[?::1\]?")
 
 
 def make_client(url: str) -> httpx.AsyncClient:
-    """A client for one service. A turn has no deadline but its caller's; a connection is there within 10 s or not."""
-    parts = urlsplit(url)
-    verify = _ssl_context() if parts.scheme == "https" else _no_tls()
+    """A client for one service. A turn has no deadline but its caller's; a connection is there within 10 s or not.
+
+    SettingError where the environment names a proxy or certificates for it that cannot be used.
+    """
+    proxy, verify = way_to(url)
     return httpx.AsyncClient(
         transport=AiohttpTransport(
             verify=verify,
             limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEEPALIVE),
-            proxy=_proxy(parts.scheme, parts.hostname or ""),
+            proxy=httpx_proxy(proxy),
             client=lambda: _session(verify),
         ),
         timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT, pool=CONNECT_TIMEOUT),
@@ -55,37 +57,21 @@ def make_client(url: str) -> httpx.AsyncClient:
     )
 
 
-def _proxy(scheme: str, host: str) -> httpx.Proxy | None:
-    """A company's proxy (HTTPS_PROXY, NO_PROXY), but never for a service on this machine."""
-    if _LOOPBACK.fullmatch(host) or proxy_bypass(host):
-        return None
-    proxies = getproxies()
-    url = proxies.get(scheme) or proxies.get("all") or ""
-    return httpx.Proxy(url) if url.startswith(("http://", "https://")) else None
-
-
 def _session(verify: ssl.SSLContext) -> aiohttp.ClientSession:
     """Made on the loop, at the first request."""
     connector = aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, keepalive_timeout=_KEEPALIVE, ssl=verify)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
 
-@functools.cache
-def _ssl_context() -> ssl.SSLContext:
-    return httpx.create_ssl_context()  # 24 ms: one for each process
-
-
-@functools.cache
-def _no_tls() -> ssl.SSLContext:
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
 class Lost(Exception):
-    """No whole answer came: the service could not be reached, or the connection was lost."""
+    """No whole answer came: the service could not be reached, or the connection was lost. `ended`: what the turn comes
+    to; it can be asked for again where there was no connection."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, url: str, error: Exception) -> None:
+        failure = _lost(url, error)
         super().__init__(failure.message)
         self.failure = failure
+        self.ended = Ended(failure, Busy(f"the agent's endpoint {failure.message}", again=_is_unconnected(error)))
 
 
 @asynccontextmanager
@@ -97,7 +83,7 @@ async def ask(
     try:
         response = await client.send(client.build_request("POST", url, content=_cut(body), headers=sized), stream=True)
     except _BROKEN as error:
-        raise Lost(_lost(url, error)) from error
+        raise Lost(url, error) from error
     try:
         yield response
     finally:
@@ -112,7 +98,7 @@ async def pieces(url: str, response: httpx.Response) -> AsyncGenerator[bytes]:
         async for piece in response.aiter_bytes():
             yield piece
     except _BROKEN as error:
-        raise Lost(_lost(url, error)) from error
+        raise Lost(url, error) from error
 
 
 async def _cut(body: bytes) -> AsyncIterator[bytes]:
@@ -133,10 +119,22 @@ def media_type(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+# The transport makes one error of httpx' of these and of a connection closed before the answer, so its cause is asked.
+_UNCONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
+_OF_A_PROXY = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError)
+
+
+def _is_unconnected(error: Exception) -> bool:
+    """Was there no connection to the service, so that it has seen nothing of the request?"""
+    return isinstance(error.__cause__ or error, _UNCONNECTED)
+
+
 def _lost(url: str, error: Exception) -> Failure:
     """The service could not be reached, or the connection was lost: nobody's answer (S17)."""
     match error:
-        case httpx.ConnectError():
+        case _ if isinstance(error.__cause__ or error, _OF_A_PROXY):
+            what = "cannot be reached through the proxy of the environment"
+        case _ if _is_unconnected(error):
             what = "cannot be reached"
         case httpx.ConnectTimeout():  # also what the transport makes of a connection closed before the answer
             what = "cannot be reached, or closed the connection before it answered"
@@ -166,6 +164,18 @@ def status_failure(url: str, status: int, body: bytes, secrets: Iterable[str] = 
     if status in (401, 403):
         return Failure("agent_unauthorized", f"{message}; the key was refused or is missing")
     return Failure(f"{prefix}_{status}", message)
+
+
+def refused(url: str, status: int, headers: Mapping[str, str], failure: Failure) -> Ended:
+    """What a turn comes to that was answered with such a status. 429 and 503 say that nothing was done for it."""
+    if failure.code not in ("rate_limited", "upstream_unavailable"):
+        return Ended(failure)
+    date = http_date(headers.get("date"))
+    seconds = retry_after_seconds(headers.get("retry-after"), now=time.time() if date is None else date)
+    limited = status == 429 or (status == 503 and seconds is not None)
+    said = "answered" if seconds is None else f"asks to wait {seconds:.0f} s:"
+    why = f"the agent's endpoint {address(url)} {said} {status}"
+    return Ended(failure, Busy(why, seconds, limited, again=status in (429, 503)))
 
 
 async def read_some(url: str, response: httpx.Response, limit: int = BODY_SHOWN) -> bytes:

@@ -142,6 +142,14 @@ class TestWhatAScenarioCountsAs:
         assert found is not None
         assert found.attrib == {"name": "flaky", "value": "true"}
 
+    def test_s21_a_pass_beside_a_failed_turn_is_told(self, tmp_path: Path) -> None:
+        crashed = line("a", trial_record=trial_record(error="the run failed: agent_exit: 3"))
+        case = case_of(read(made(tmp_path, {"tone": [asked("a", trials=1)]}, [crashed])), "a")
+        found = case.find("properties/property")
+        assert found is not None
+        assert found.attrib == {"name": "remarks", "value": "passed although a turn failed"}
+        assert "although the run failed: agent_exit: 3" in str(case.findtext("system-out"))
+
     def test_flaky_stays_a_property_where_it_is_allowed(self, tmp_path: Path) -> None:
         wavers = case_of(read(every_kind(tmp_path / "allowed", allow_flaky=True)), "wavers")
         assert [child.tag for child in wavers] == ["properties", "system-out"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from evalfleet.server.driving import Turn
+from evalfleet.server.driving import Call, Turn
 
 
 class Recording:
@@ -25,8 +26,8 @@ class Recording:
     def answers(self) -> list[Any]:
         return [what[1] for what in self.said if what[0] == "answer"]
 
-    async def tool_call(self, call_id: str, name: str, args: Any) -> None:
-        self._note("tool_call", call_id, name, args)
+    async def tool_calls(self, calls: Sequence[Call]) -> None:
+        self._note("tool_calls", *calls)
 
     async def tool_result(self, call_id: str, output: Any) -> None:
         self._note("tool_result", call_id, output)

@@ -39,7 +39,7 @@ async def test_the_python_agent_of_the_page_runs(tmp_path: Path) -> None:
     sink = Recording()
     assert await driver.run(a_turn("Hello", turn=1, history=(("user", "a"), ("assistant", "b"))), sink) == Ended()
     await driver.aclose()
-    assert [what[0] for what in sink.said] == ["tool_call", "tool_result", "usage", "answer"]
+    assert [what[0] for what in sink.said] == ["tool_calls", "tool_result", "usage", "answer"]
     assert sink.answers == ["5 characters, after 1 turns."]
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from evalfleet.errors import ConfigError
 from evalfleet.server.drivers import command, make_driver
 from evalfleet.server.drivers.command import CommandDriver
 from evalfleet.server.drivers.leftovers import started
-from evalfleet.server.driving import Ended, Failure
+from evalfleet.server.driving import Call, Ended, Failure
 from evalfleet.treeconfig import CommandHarness, HarnessConfig
 from tests.server.drivers.recording import Recording, a_turn
 
@@ -87,7 +87,7 @@ async def test_json_lines_are_reported_in_order(driver: MakeDriver) -> None:
     assert ended == Ended()
     assert sink.said == [
         ("hook", "tools.before", "answered", "hooks/tools.py", 1.5),
-        ("tool_call", "c1", "lookup", {"q": "q"}),
+        ("tool_calls", ("c1", "lookup", {"q": "q"})),
         ("tool_result", "c1", {"found": 1}),
         ("usage", 10, 2, 0, 0, Decimal("0.0010"), None),
         ("usage", 5, 1, 0, 0, Decimal("0.0005"), None),
@@ -99,7 +99,7 @@ async def test_lines_are_reported_while_the_agent_is_still_at_work(driver: MakeD
     sink = Recording()
     playing = asyncio.create_task(driver("slow.py", "0.2").run(a_turn("m"), sink))
     await asyncio.wait_for(sink.started.wait(), 30)
-    assert sink.said[0][0] == "tool_call"
+    assert sink.said[0][0] == "tool_calls"
     assert not playing.done()
     assert await playing == Ended()
     assert sink.answers == ["slowly: m"]
@@ -137,7 +137,7 @@ async def test_an_agent_that_fails_says_how(driver: MakeDriver, argv: list[str],
 
 async def test_what_was_reported_before_a_crash_stays(driver: MakeDriver) -> None:
     _, sink = await play(driver("crashing.py", "midline"))
-    assert [what[0] for what in sink.said] == ["tool_call"]
+    assert [what[0] for what in sink.said] == ["tool_calls"]
 
 
 async def test_an_error_line_outweighs_the_exit_status(driver: MakeDriver, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ exit 1
     )
     agent.chmod(0o755)
     ended, _ = await play(driver(str(agent)))
-    assert ended == Ended(Failure("rate_limited", "no model today", True))
+    assert ended.failure == Failure("rate_limited", "no model today", True)
 
 
 async def test_only_the_end_of_a_long_error_output_is_kept(driver: MakeDriver, tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ async def test_a_slow_reader_of_what_an_ended_agent_printed_loses_nothing(driver
     """The pipe is given up a second after the exit, but what it holds by then is read, however long that takes."""
 
     class Slow(Recording):
-        async def tool_call(self, call_id: str, name: str, args: object) -> None:
-            await super().tool_call(call_id, name, args)
+        async def tool_calls(self, calls: Sequence[Call]) -> None:
+            await super().tool_calls(calls)
             if len(self.said) == 1:
                 await asyncio.sleep(1.5)
 
@@ -249,7 +249,7 @@ async def test_an_agent_that_ignores_sigterm_is_killed(
     sink = Recording()
     playing = asyncio.create_task(driver("stubborn.py").run(a_turn(), sink))
     await asyncio.wait_for(sink.started.wait(), 30)
-    pid = sink.said[0][3]["pid"]
+    pid = sink.said[0][1].args["pid"]
     assert started(pid) is not None
     assert (tmp_path / "state" / "agents" / str(pid)).is_file()
     playing.cancel()
@@ -272,7 +272,7 @@ async def test_a_second_cancel_does_not_leave_the_agent_behind(
     with pytest.raises(asyncio.CancelledError):
         await playing
     await asyncio.wait_for(agent.aclose(), 3)
-    await gone(sink.said[0][3]["pid"])
+    await gone(sink.said[0][1].args["pid"])
 
 
 async def test_cancelling_while_a_turn_starts_leaves_nothing_behind(driver: MakeDriver, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ async def test_closing_the_driver_kills_at_once_and_is_no_fault_of_the_agent(dri
     ended = await playing
     assert ended.failure is not None
     assert (ended.failure.code, ended.failure.retryable) == ("server_lost", True)
-    await gone(sink.said[0][3]["pid"])
+    await gone(sink.said[0][1].args["pid"])
     assert (await agent.run(a_turn(), sink)).failure == ended.failure
 
 

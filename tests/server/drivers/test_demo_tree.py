@@ -63,12 +63,9 @@ def as_the_platform_would(message: str, run_id: str, sink: Recording) -> TurnRec
     events: list[Mapping[str, Any]] = []
     outputs: list[Mapping[str, Any]] = []
     for kind, *what in sink.said:
-        if kind == "tool_call":
-            value: dict[str, Any] = {
-                "type": "tool_call",
-                "tool_call": dict(zip(("id", "name", "args"), what, strict=True)),
-            }
-            messages.append(a_message("assistant", value))
+        if kind == "tool_calls":
+            made = ({"type": "tool_call", "tool_call": call._asdict()} for call in what)
+            messages.append(a_message("assistant", *made))
         elif kind == "tool_result":
             value = {"type": "tool_result", "tool_result": dict(zip(("tool_call_id", "output"), what, strict=True))}
             messages.append(a_message("tool", value))
@@ -89,8 +86,8 @@ def as_the_platform_would(message: str, run_id: str, sink: Recording) -> TurnRec
     return TurnRecord(user=message, run=run, messages=messages, outputs=outputs, events=events)
 
 
-def a_message(role: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"role": role, "content": [{"type": "json", "value": value}]}
+def a_message(role: str, *values: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"role": role, "content": [{"type": "json", "value": value} for value in values]}
 
 
 def graded(name: str, case: Mapping[str, Any], run: Mapping[str, Any]) -> GraderAnswer:

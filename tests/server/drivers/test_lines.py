@@ -14,11 +14,12 @@ from evalfleet.server.drivers.protocol import (
     Broken,
     ErrorLine,
     HookLine,
-    ToolCallLine,
+    ToolCallsLine,
     ToolResultLine,
     UsageLine,
     read_line,
 )
+from evalfleet.server.driving import Call
 
 
 def read(data: bytes, *, mode: Mode = "auto", size: int = 1 << 20) -> list[AgentLine]:
@@ -62,7 +63,7 @@ GOOD = [
     ),
     pytest.param(
         rb'{"type":"tool_call","id":"c","name":"t","args":{"q":"\udc80"}}',
-        [ToolCallLine("c", "t", {"q": "\udc80"})],
+        [ToolCallsLine((Call("c", "t", {"q": "\udc80"}),))],
         id="half a character in args is kept (B11)",
     ),
     pytest.param(
@@ -70,11 +71,18 @@ GOOD = [
         [AnswerLine("nul \0 and \\u0000")],
         id="NUL and its spelling are two things (E07)",
     ),
-    pytest.param(b'{"type":"tool_call","id":7,"name":"t"}', [ToolCallLine("7", "t", {})], id="an id may be a number"),
+    pytest.param(
+        b'{"type":"tool_call","id":7,"name":"t"}', [ToolCallsLine((Call("7", "t", {}),))], id="an id may be a number"
+    ),
     pytest.param(
         b'{"type":"tool_call","id":"c","name":"t","args":"{\\"a\\":1}"}',
-        [ToolCallLine("c", "t", '{"a":1}')],
+        [ToolCallsLine((Call("c", "t", '{"a":1}'),))],
         id="args as JSON text go on as they came (S11)",
+    ),
+    pytest.param(
+        b'{"type":"tool_calls","calls":[{"id":"1","name":"a","args":{}},{"id":1,"name":"b"}]}',
+        [ToolCallsLine((Call("1", "a", {}), Call("1", "b", {})))],
+        id="S20: calls that were made at once, also under one id",
     ),
     pytest.param(b'{"type":"tool_result","id":"c"}', [ToolResultLine("c", None)], id="a result may hold nothing"),
     pytest.param(
@@ -136,6 +144,14 @@ BAD = [
     pytest.param(b'{"type":"tool_call","name":"t"}\n', "line 1", "needs `id`", id="a call without an id"),
     pytest.param(b'{"type":"tool_call","id":"c","name":" "}\n', "line 1", "needs `name`", id="a blank name"),
     pytest.param(b'{"type":"tool_call","id":true,"name":"t"}\n', "line 1", "needs `id`", id="true is no id"),
+    pytest.param(b'{"type":"tool_calls","calls":[]}\n', "line 1", "needs `calls`", id="no call of several"),
+    pytest.param(b'{"type":"tool_calls","calls":["t"]}\n', "line 1", "needs `calls`", id="a call that is no object"),
+    pytest.param(
+        b'{"type":"tool_calls","calls":[{"id":1,"name":"t"},{"id":2}]}\n',
+        "line 1",
+        "needs `name`",
+        id="one call of several without a name",
+    ),
     pytest.param(b'{"type":"answer","text":null}\n', "line 1", "needs `text`", id="an answer without text"),
     pytest.param(b'{"type":"answer","text":7}\n', "line 1", "not 7", id="an answer that is a number"),
     pytest.param(b'{"type":"usage","input_tokens":-1}\n', "line 1", "whole number", id="negative tokens"),
@@ -189,7 +205,7 @@ def test_after_a_breach_nothing_more_is_read() -> None:
 
 def test_what_came_before_half_a_line_is_still_said() -> None:
     lines = read(b'{"type":"tool_call","id":"c","name":"t"}\n{"type":')
-    assert lines[0] == ToolCallLine("c", "t", {})
+    assert lines[0] == ToolCallsLine((Call("c", "t", {}),))
     assert isinstance(lines[1], Broken)
 
 

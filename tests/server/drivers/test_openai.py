@@ -65,8 +65,7 @@ TWO_CALLS = [
     USAGE,
 ]
 SAID = [
-    ("tool_call", "call_a", "look__up", {"city": "Paris"}),
-    ("tool_call", "call_b", "book", "{not json"),
+    ("tool_calls", ("call_a", "look__up", {"city": "Paris"}), ("call_b", "book", "{not json")),  # made at once
     ("usage", 40, 20, 60, 0, Decimal("0.00045"), "USD"),
     ("answer", "Let me see."),
 ]
@@ -124,13 +123,23 @@ async def test_the_endpoint_gets_the_history_the_key_and_asks_for_usage(driver: 
     [
         pytest.param(
             [delta(tool_calls=[{"function": {"name": "a", "arguments": "{}"}}]), delta("stop")],
-            [("tool_call", "call_0", "a", {})],
+            [("tool_calls", ("call_0", "a", {}))],
             id="a call without an index or an id",
         ),
         pytest.param(
             [delta(tool_calls=[called(0, "x", "a", "")]), delta("stop", tool_calls=[called(0, "y", "b", "{}")])],
-            [("tool_call", "x", "a", {}), ("tool_call", "y", "b", {})],
+            [("tool_calls", ("x", "a", {}), ("y", "b", {}))],
             id="two calls under one index",
+        ),
+        pytest.param(
+            [
+                delta(tool_calls=[called(0, "1", "ls", "{}")]),
+                delta(tool_calls=[called(0, "1", "rm", '{"f": ')]),
+                delta(tool_calls=[called(0, "1", "rm", '"a"}')]),
+                delta("stop", tool_calls=[called(0, "1", "rm", '{"f": "b"}')]),
+            ],
+            [("tool_calls", ("1", "ls", {}), ("1", "rm", {"f": "a"}), ("1", "rm", {"f": "b"}))],
+            id="S11: calls under one index and one id, each named in every piece",
         ),
         pytest.param([delta("stop", content="")], [], id="an empty answer is none"),
         pytest.param([delta("stop", refusal="I will not")], [("answer", "I will not")], id="a refusal is an answer"),
