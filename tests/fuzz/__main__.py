@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"fuzz: seed {seed}", flush=True)
     failed = property_tests(seed, options.examples, options.pytest)
     found = cases.fuzz(seed, seconds=options.seconds)
-    print(cases.told(found), flush=True)
+    print(cases.report(found), flush=True)
     if not failed and not found.findings:
         print(f"fuzz: nothing found with seed {seed}")
         return 0

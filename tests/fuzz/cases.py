@@ -167,7 +167,7 @@ def _read_files(first: int, count: int, out: int) -> None:
             say(**{"is": what, "seconds": spent})
 
 
-def told(found: Found) -> str:
+def report(found: Found) -> str:
     """What was found, and how much was read, for people."""
     counts = ", ".join(f"{count} {what}" for what, count in sorted(found.counts.items()))
     took, number = found.slowest
@@ -185,7 +185,7 @@ def main() -> int:
         sys.stdout.buffer.write(Writer().file(options.one))
         return 0
     found = fuzz(options.seed, seconds=options.seconds)
-    print(told(found))
+    print(report(found))
     return 1 if found.findings else 0
 
 

@@ -1,4 +1,4 @@
-"""`make test` tries the same examples each time, `tests.fuzz` others with each seed, and tells a find with its seed."""
+"""`make test` tries the same examples each time, `tests.fuzz` others with each seed, and reports its seed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_small(number):
 """
 
 
-def test_a_find_is_told_with_the_seed_that_repeats_it(
+def test_a_find_is_reported_with_the_seed_that_repeats_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raises(data: bytes, **more: str) -> LoadedCases:
