@@ -94,8 +94,16 @@ def results_folder(config: TreeConfig, options: Options) -> Path:
     return Path(os.path.realpath(options.results or config.results_folder))
 
 
-def evaluate(prepared: Prepared, options: Options, reporter: Reporter, *, words: Sequence[str] = ()) -> Result:
-    """Run what was prepared. Raises EvalfleetError for what ends before anything is judged."""
+def evaluate(
+    prepared: Prepared,
+    options: Options,
+    reporter: Reporter,
+    *,
+    words: Sequence[str] = (),
+    interrupts: Interrupts | None = None,
+) -> Result:
+    """Run what was prepared. Raises EvalfleetError for what ends before anything is judged. `interrupts`: what ends it
+    early, for a caller on another thread than the main one; by default the signals."""
     config = prepared.config
     store = results_store(results_folder(config, options))
     submissions = Submissions(state_folder(config, options))
@@ -119,7 +127,8 @@ def evaluate(prepared: Prepared, options: Options, reporter: Reporter, *, words:
         )
 
     options = replace(options, baseline=prepared.baseline)
-    return _run(config, prepared.plan, prepared.bundle, options, reporter, store, submissions, open_)
+    interrupts = interrupts or Interrupts()
+    return _run(config, prepared.plan, prepared.bundle, options, reporter, store, submissions, open_, interrupts)
 
 
 def resume(config: TreeConfig, record: Submission, options: Options, reporter: Reporter, *, commit: str) -> Result:
@@ -177,7 +186,8 @@ def resume(config: TreeConfig, record: Submission, options: Options, reporter: R
 
         return await reopen(client, plan, record)
 
-    return _run(config, plan, None, replace(options, results=store.root), reporter, store, submissions, open_)
+    options = replace(options, results=store.root)
+    return _run(config, plan, None, options, reporter, store, submissions, open_, Interrupts())
 
 
 def _run(
@@ -189,11 +199,12 @@ def _run(
     store: FolderResults,
     submissions: Submissions,
     open_: Callable[[Client], Awaitable[Opened]],
+    signals: Interrupts,
 ) -> Result:
     began = time.monotonic()
     ledgers: list[Ledger] = []
     make_room(min(plan.concurrency, sum(case.trials for case in plan.cases)), "concurrency (-j)")
-    with Interrupts() as interrupts, _stack(config, options, reporter, ledgers) as stack:
+    with signals as interrupts, _stack(config, options, reporter, ledgers) as stack:
         target = _target(plan, config, options)
         deadline = time.monotonic() + START_WITHIN
         endpoints = stack.launch(

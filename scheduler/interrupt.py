@@ -10,6 +10,8 @@ import contextlib
 import os
 import select
 import signal
+import threading
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -17,17 +19,24 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """Counts the signals while it is entered; `first` is the one that ends the command."""
+    """Counts the signals while it is entered; `first` is the one that ends the command.
 
-    def __init__(self) -> None:
+    Without `signals` it takes none, which only the main thread may: what ends the work then is `interrupt`, from any
+    thread.
+    """
+
+    def __init__(self, signals: Sequence[signal.Signals] = SIGNALS) -> None:
+        self._signals = signals
         self.count = 0
         self.first: int | None = None
         self._former: dict[int, Any] = {}
+        self._ending = threading.Lock()  # never in a handler: its own thread may hold it
+        self._ended = False
         self._reads, self._writes = os.pipe()
         os.set_blocking(self._writes, False)
 
     def __enter__(self) -> Interrupts:
-        for number in SIGNALS:
+        for number in self._signals:
             self._former[number] = signal.signal(number, self._handle)
         return self
 
@@ -36,8 +45,10 @@ class Interrupts:
     ) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
-        os.close(self._reads)
-        os.close(self._writes)
+        with self._ending:
+            self._ended = True
+            os.close(self._reads)
+            os.close(self._writes)
 
     def wait(self, seconds: float) -> bool:
         """Whether a signal has come, or comes within `seconds`.
@@ -52,6 +63,12 @@ class Interrupts:
             raise KeyboardInterrupt
         if self.first is not None:
             raise SystemExit(128 + self.first)
+
+    def interrupt(self, number: int = signal.SIGINT) -> None:
+        """As if the signal came now; from any thread, also before it is entered and after its end."""
+        with self._ending:
+            if not self._ended:
+                self._handle(number, None)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         self.count += 1

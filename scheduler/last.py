@@ -71,7 +71,7 @@ def not_passed(
         root = find_tree(start)
         config = read_tree_config(root)
         loaded = load_cases(root) if suite is None else load_suite(suite, root=root)
-        draft = None if drafts is None else parse_case(drafts, name=DRAFT, file="--scenarios")
+        draft = None if drafts is None else parse_case(drafts, name=DRAFT, file="--scenarios", draft=True)
         if loaded.problems or (draft is not None and draft.problems):
             return None
         chosen = select(

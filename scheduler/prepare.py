@@ -66,7 +66,7 @@ def check(
         root,
         words=words,
         deselect=deselect,
-        drafts=None if drafts is None else parse_case(drafts, name=DRAFT, file=DRAFTS_FILE),
+        drafts=None if drafts is None else parse_case(drafts, name=DRAFT, file=DRAFTS_FILE, draft=True),
         suite=None if suite is None else load_suite(suite, root=root),
         target=on_target,
         results=results,
@@ -88,6 +88,8 @@ def prepare(
     environment: Mapping[str, str],
     by_ast: bool = False,
     commit: str | None = None,
+    harness: str | None = None,
+    machine: str | None = None,
     server: str | None = None,
     deselect: Sequence[str] = (),
     only: Collection[str] | None = None,
@@ -104,11 +106,12 @@ def prepare(
 ) -> Prepared:
     """Read, check and plan. Raises CaseFilesInvalid, OperatorError or UsageError with all that is wrong.
 
-    `commit` pins a target's run to it instead of to the tree's (`--commit`, S33). `server`: the fleet's own, for a
-    submission that is handed to one. `deselect`, `only` and `timeout` as for `select`; `budget` and `max_time` as they
-    were written. `baseline` and `fail_on` as for `asked_baseline`: what nothing can be compared with is refused, too.
-    With `no_graders` none is imported, and none asked before a resume. `max_failures`, with `allow_flaky`, is for a
-    fleet: a command that drives itself counts itself. `fleet`: its results, where the baseline is looked for then.
+    `commit` pins a target's run to it instead of to the tree's (`--commit`, S33); `harness` and `machine` are ids
+    that replace those of `[target]`. `server`: the fleet's own, for a submission that is handed to one. `deselect`,
+    `only` and `timeout` as for `select`; `budget` and `max_time` as they were written. `baseline` and `fail_on` as
+    for `asked_baseline`: what nothing can be compared with is refused, too. With `no_graders` none is imported, and
+    none asked before a resume. `max_failures`, with `allow_flaky`, is for a fleet: a command that drives itself
+    counts itself. `fleet`: its results, where the baseline is looked for then.
     """
     settings = Settings.from_env(environment)
     limits = Limits(settings.tries, settings.losses, settings.stall, settings.queued)
@@ -136,14 +139,16 @@ def prepare(
     config, version = found.config, found.version
     assert config is not None
     assert version is not None
-    if limits.budget is not None and not on_target:
-        _check_counts(config)
+    another = _other(harness, config)
+    config = retargeted(config, harness, machine, on_target=on_target)
+    if limits.budget is not None and not on_target and not counts_money(config):
+        raise UsageError("--budget needs [harness.openai] price: without it no run has an amount")
     draft = next((case for case in found.cases if case.file == DRAFTS_FILE), None)
     cases = [case for case in found.cases if case is not draft]
     selection = select(
         cases, words, root=config.root, drafts=draft, trials=trials, timeout=timeout, deselect=deselect, only=only
     )
-    target = _target(config, settings, on_target=on_target)
+    target = _target(config, settings, on_target=on_target, another=another)
     bundle = graders = None
     names = {grader.name for case in selection.cases for scenario in case.scenarios for grader in scenario.graders}
     if names:
@@ -196,11 +201,30 @@ def with_limits(limits: Limits, budget: str | None, max_time: str | None) -> Lim
     return limits
 
 
-def _check_counts(config: TreeConfig) -> None:
-    """UsageError for a budget that nothing would count towards."""
+def counts_money(config: TreeConfig) -> bool:
+    """Whether runs on this machine can have an amount: a budget that nothing counts towards would hold nothing back."""
     driver = None if config.harness is None else config.harness.driver
-    if isinstance(driver, OpenAIHarness) and driver.price is None:
-        raise UsageError("--budget needs [harness.openai] price: without it no run has an amount")
+    return not (isinstance(driver, OpenAIHarness) and driver.price is None)
+
+
+def _other(harness: str | None, config: TreeConfig) -> bool:
+    return harness is not None and config.target is not None and harness != config.target.harness_id
+
+
+def retargeted(config: TreeConfig, harness: str | None, machine: str | None, *, on_target: bool) -> TreeConfig:
+    """With these ids in the place of `[target] harness_id` and `machine_id`. A machine belongs to its harness: another
+    harness without a machine of its own has none."""
+    for flag, text in (("--harness", harness), ("--machine", machine)):
+        if text is not None and not on_target:
+            raise UsageError(f"{flag} names what a platform holds: it goes with --target only")
+        if text is not None and (not text.strip() or not text.isprintable()):
+            raise UsageError(f"{flag} {text!r}: write an id, as the platform shows it")
+    target = config.target
+    if target is None or (harness is None and machine is None):
+        return config
+    kept = None if _other(harness, config) else target.machine_id
+    new = replace(target, harness_id=harness or target.harness_id, machine_id=machine or kept)
+    return replace(config, target=new)
 
 
 def bundle_of(config: TreeConfig, names: Collection[str], harness: Sequence[str]) -> Bundle:
@@ -231,8 +255,9 @@ def judge_address(config: TreeConfig, target: PlannedTarget) -> str:
     return target.base_url or ("" if config.judge is None else config.judge.base_url)
 
 
-def _target(config: TreeConfig, settings: Settings, *, on_target: bool) -> PlannedTarget:
-    """Where the runs go (S40). On the embedded server the harness's id is known once it runs."""
+def _target(config: TreeConfig, settings: Settings, *, on_target: bool, another: bool) -> PlannedTarget:
+    """Where the runs go (S40). On the embedded server the harness's id is known once it runs. `another`: the platform's
+    harness is not the one that `[target]` names, so the tree's name is not its name."""
     if on_target:
         target = config.target
         if target is None:
@@ -242,7 +267,7 @@ def _target(config: TreeConfig, settings: Settings, *, on_target: bool) -> Plann
         base_url = target.base_url or settings.address(target.profile)
         if base_url is None:
             raise UsageError(f"[target] has no base_url, and {url_variable(target.profile)} is not set")
-        name = config.harness.name if config.harness is not None else target.harness_id
+        name = config.harness.name if config.harness is not None and not another else target.harness_id
         return PlannedTarget(base_url, target.harness_id, target.machine_id, name, target.profile)
     assert config.harness is not None
     return PlannedTarget(None, "", None, config.harness.name)

@@ -1,8 +1,8 @@
 """Which scenarios do the words on the command line mean?
 
-A word is a case's name, the path of its file, a folder of case files, a glob (`to*`), or `CASE/SCENARIO` with globs on
-either side. A name that is spelt exactly wins over the same text read as a glob. What a word does not match is an
-error with the near names; nothing runs (S7, exit 2).
+A word is a case's name (with or without `.yaml`), the path of its file, a folder of case files, a glob (`to*`), or
+`CASE/SCENARIO` with globs on either side. A name that is spelt exactly wins over the same text read as a glob. What a
+word does not match is an error with the near names; nothing runs (S7, exit 2).
 """
 
 from __future__ import annotations
@@ -112,12 +112,25 @@ def _keys(cases: Iterable[Case]) -> Iterator[str]:
 
 
 def _match(word: str, cases: Sequence[Case], root: Path | None) -> Iterator[str]:
-    """Keys that a word means; the first reading that matches anything wins."""
-    for readings in (_by_path(word, cases, root), _by_name(word, cases), _by_glob(word, cases)):
+    """Keys that a word means; the first reading that matches anything wins, `tone.yaml` as the name `tone` last."""
+    name = _without_ending(word)
+    for readings in (
+        _by_path(word, cases, root),
+        _by_name(word, cases),
+        _by_glob(word, cases),
+        _by_name(name, cases),
+        _by_glob(name, cases),
+    ):
         found = list(readings)
         if found:
             yield from found
             return
+
+
+def _without_ending(word: str) -> str:
+    """`tone.yaml` as `tone`, `tone.yaml/brief` as `tone/brief`: the ending of a case's file is no part of its name."""
+    case, slash, scenario = word.partition("/")
+    return f"{case.removesuffix('.yaml')}{slash}{scenario}"
 
 
 def _by_path(word: str, cases: Sequence[Case], root: Path | None) -> Iterator[str]:

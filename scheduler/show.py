@@ -17,7 +17,7 @@ from scheduler.layout import clean, width_of, wrap, write_lines
 from scheduler.render import Section, summary_lines, trials_in_words
 from scheduler.score import recorded
 from scheduler.summary import Summary
-from scheduler.transcript import OUTCOMES, transcript
+from scheduler.transcript import MOST_SHOWN, OUTCOMES, transcript
 
 _CONTEXT = "played as context"
 
@@ -78,15 +78,26 @@ def _page(
         hint = "no trial of these failed; `evalfleet show CASE/SCENARIO` shows one that passed"
         yield from (Text(part, "dim") for part in wrap(hint, width))
         return
+    yield Text()
+    yield Text("─" * (width or 80), "dim")
+    yield from _trial_lines(result, key, width, MOST_SHOWN)
+    yield from _others(result, key, width)
+
+
+def whole_trial(result: Result, scenario: str, trial: int | None) -> tuple[tuple[str, str, int], Iterator[Text]]:
+    """(case, scenario, trial) that the words mean, as `show` reads them, and the transcript with no text shortened."""
+    key = _wanted(result, recorded(result), scenario, trial)
+    assert key is not None
+    return key, _trial_lines(result, key, None, None)
+
+
+def _trial_lines(result: Result, key: tuple[str, str, int], width: int | None, most: int | None) -> Iterator[Text]:
     line = result.line(*key)
     planned = _planned(result.plan, f"{key[0]}/{key[1]}")
     assert line is not None
     assert planned is not None
-    yield Text()
-    yield Text("─" * (width or 80), "dim")
     trials = planned.scenario.trials if planned.evaluation is not None else None
-    yield from transcript(line, trials, width, planned.scenario)
-    yield from _others(result, key, width)
+    yield from transcript(line, trials, width, planned.scenario, most=most)
 
 
 def _others(result: Result, key: tuple[str, str, int], width: int | None) -> Iterator[Text]:

@@ -27,11 +27,16 @@ _LABEL = 9
 
 
 def transcript(
-    line: Mapping[str, Any], trials: int | None, width: int | None, scenario: Scenario | None = None
+    line: Mapping[str, Any],
+    trials: int | None,
+    width: int | None,
+    scenario: Scenario | None = None,
+    *,
+    most: int | None = MOST_SHOWN,
 ) -> Iterator[Text]:
     """One attempt line as text. `trials`: how many the scenario has, if it was scored. `scenario`: what it was judged
-    by; then an assertion that did not pass says where it stands."""
-    page = _Page(width)
+    by; then an assertion that did not pass says where it stands. `most`: characters of one text; None: all."""
+    page = _Page(width, most)
     trial, unreadable = _trial(line)
     yield from _head(page, line, trials, trial)
     if scenario is not None and scenario.given is not None:
@@ -69,8 +74,9 @@ def _trial(line: Mapping[str, Any]) -> tuple[Trial | None, str]:
 class _Page:
     """Labelled texts, wrapped under each other."""
 
-    def __init__(self, width: int | None) -> None:
+    def __init__(self, width: int | None, most: int | None) -> None:
         self.width = width
+        self.most = most
 
     def title(self, text: str) -> Iterator[Text]:
         yield Text()
@@ -88,7 +94,7 @@ class _Page:
             yield line
 
     def _lines(self, text: str, column: int) -> Iterator[str]:
-        for part in paragraphs(text, MOST_SHOWN):
+        for part in paragraphs(text, len(text) if self.most is None else self.most):
             yield from wrap(part, None if self.width is None else self.width - column)
 
 

@@ -103,7 +103,7 @@ class Player:
     async def play(self) -> GaveUp | None:
         try:
             return await self._play()
-        except Draining:
+        except (Draining, StopSubmission):
             await self._read_what_was_spent()
             raise
         except asyncio.CancelledError:

@@ -265,6 +265,7 @@ class Crew:
         except StopSubmission as stop:
             mine = stop.code == UNAUTHORIZED and self.settings.lifeline_fd is None  # another worker's may be right
             reason = f"{stop.reason} (the token of worker {self.heart.name})" if mine else stop.reason
+            self._note_left(plan, left, tries, reason, stop.code)
             self.ledger.end(plan.id, "stopped", reason, stop.code)
             return False
         except HarnessMoved as moved:
@@ -329,14 +330,19 @@ class Crew:
         for attempt in gave_up.attempts:
             self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(missing_line(plan, attempt, gave_up)))
 
-    def _note_left(self, plan: Plan, attempts: Sequence[Attempt], tries: Sequence[Try]) -> None:
+    def _note_left(
+        self,
+        plan: Plan,
+        attempts: Sequence[Attempt],
+        tries: Sequence[Try],
+        reason: str = "it was left when the submission stopped",
+        code: str = "left",
+    ) -> None:
         """A conversation that was left in the middle, as its submission stopped: what it has cost is in the artifact.
         A resume goes on with it, and each chat counts once."""
         if not any(t.usage is not None for t in tries):
             return
-        spent = GaveUp(
-            tuple(attempts), "it was left when the submission stopped", "left", tuple(t.to_json() for t in tries)
-        )
+        spent = GaveUp(tuple(attempts), reason, code, tuple(t.to_json() for t in tries))
         for attempt in attempts:
             self.ledger.put_note(plan.id, str(attempt), jsontext.dumps(missing_line(plan, attempt, spent)))
         self.publisher.aggregate(plan)

@@ -37,14 +37,15 @@ DRAFT = "draft"
 """The case that drafts belong to; no file may be called so (S7)."""
 
 
-def parse_case(data: bytes, *, name: str, file: str) -> LoadedCases:
+def parse_case(data: bytes, *, name: str, file: str, draft: bool = False) -> LoadedCases:
     """One file's case, or its problems. `file` is what messages show, e.g. `evals/cases/tone.yaml` or `<stdin>`.
+    A `draft` may be a bare list of scenarios or one scenario, too.
 
     Never raises for what the bytes hold. Bombs are refused while they are counted: time and memory stay in proportion
     to the file's size (A10).
     """
     with _nothing_collected():
-        return _parsed(data, name, file)
+        return _parsed(data, name, file, draft=draft)
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ def _nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _parsed(data: bytes, name: str, file: str) -> LoadedCases:
+def _parsed(data: bytes, name: str, file: str, *, draft: bool) -> LoadedCases:
     try:
         source = Source.decode(file, data)
         root, misleading = compose(source)
@@ -68,7 +69,7 @@ def _parsed(data: bytes, name: str, file: str) -> LoadedCases:
     reader = Reader(source, root)
     case = Case(name, file, ())
     try:
-        case = read_case(reader, root, name, file)
+        case = read_case(reader, root, name, file, draft=draft)
     except HopelessError:
         at_least = "at least "
     else:

@@ -50,15 +50,21 @@ FORBIDDEN: Mapping[str, str] = {
 _REASON = "a case in the tree tests the harness that the tree is, wherever that tree is already running"
 
 
-def read_case(reader: Reader, root: Node | None, name: str, file: str) -> Case:
-    """The case of a composed file. What is wrong is in `reader.problems`; then the case is not whole."""
+def read_case(reader: Reader, root: Node | None, name: str, file: str, *, draft: bool = False) -> Case:
+    """The case of a composed file. What is wrong is in `reader.problems`; then the case is not whole. Of a `draft` the
+    root may also be the list of scenarios, or one scenario."""
     nothing = Case(name, file, ())
     if root is None or (isinstance(root, ScalarNode) and root.plain and root.text in NULLS):
         reader.refuse(root or ScalarNode("", True, None, 1, 1, 0), "there is no scenario in this file", _FIRST)
         return nothing
+    if draft and isinstance(root, SequenceNode):
+        return Case(name, file, _scenarios(reader, root, DEFAULT_TRIALS, DEFAULT_TIMEOUT))
     if not isinstance(root, MappingNode):
-        reader.refuse(root, f"a case file is a mapping with `scenarios`, and here is {described(root)}", _FIRST)
+        wanted = "a draft is a list of scenarios, a scenario, or" if draft else "a case file is"
+        reader.refuse(root, f"{wanted} a mapping with `scenarios`, and here is {described(root)}", _FIRST)
         return nothing
+    if draft and _is_scenario(root):
+        return Case(name, file, _scenarios(reader, root, DEFAULT_TRIALS, DEFAULT_TIMEOUT))
     entries = reader.entries(root, "the file")
     known = known_entries(reader, entries, "the file", FILE_KEYS, _place_for_file_key)
     trials, timeout = read_defaults(reader, known.get("defaults"))
@@ -67,15 +73,26 @@ def read_case(reader: Reader, root: Node | None, name: str, file: str) -> Case:
         if not any(near_name(key, FILE_KEYS) == "scenarios" for key in entries if key not in known):
             reader.refuse(root, "there is no `scenarios` in this file", _FIRST)
         return nothing
-    items = reader.items(scenarios.value, "scenarios")
+    return Case(name, file, _scenarios(reader, scenarios.value, trials, timeout))
+
+
+def _scenarios(reader: Reader, node: Node, trials: int, timeout: float) -> tuple[Scenario, ...]:
+    """Those of a list, or the one that a draft is."""
+    items = [node] if isinstance(node, MappingNode) and node is reader.root else reader.items(node, "scenarios")
     if items is None:
-        return nothing
+        return ()
     if not items:
-        reader.refuse(scenarios.value, "`scenarios` is empty: nothing would be checked", _FIRST)
-        return nothing
+        reader.refuse(node, "`scenarios` is empty: nothing would be checked", _FIRST)
+        return ()
     ids: dict[str, tuple[str, Node]] = {}
     read = [_scenario(reader, item, number, trials, timeout, ids) for number, item in enumerate(items, 1)]
-    return Case(name, file, tuple(scenario for scenario in read if scenario is not None))
+    return tuple(scenario for scenario in read if scenario is not None)
+
+
+def _is_scenario(root: MappingNode) -> bool:
+    """Whether a draft is one scenario: it has a key that only scenarios have, and no `scenarios`."""
+    keys = {key.text for key, _ in root.pairs if isinstance(key, ScalarNode)}
+    return "scenarios" not in keys and not keys.isdisjoint({"id", "user", "expect"})
 
 
 _FIRST = "a case file starts like this: `scenarios: [{id: hello, user: Say hello., expect: [{no_error: true}]}]`"

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
+from starlette.types import ASGIApp
 
 from evalfleet.errors import CredentialError, EvalfleetError, UnfitHost, UsageError
 from evalfleet.harnesswatch import agent_works_in_the_tree
@@ -167,7 +168,7 @@ class Server(uvicorn.Server):
         self._leaving.set()
 
 
-def uvicorn_config(app: Gate) -> uvicorn.Config:
+def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         lifespan="off",
@@ -213,6 +214,27 @@ class Stack:
         await self.services.store.aclose()
 
 
+async def open_store(url: str, *, fixed_token: bool) -> Store:
+    """The database, brought to this version. CredentialError when nobody could come in: there is no `fixed_token`, and
+    it holds none that works."""
+    store = Store(url)
+    try:
+        prepare(store.engine)
+    except DBAPIError as problem:
+        raise UnfitHost(
+            f"the database {read_url(url).render_as_string()} cannot be opened: {problem.orig}"
+        ) from problem
+    store.open()
+    if not fixed_token and not await store.read(any_live):
+        await store.aclose()
+        raise CredentialError(
+            "there is no token that a client could send: EVALFLEET_TOKEN is not set, and "
+            f"{read_url(url).render_as_string()} has none that works. Set the variable, or make one with "
+            "`evalfleet token create NAME`"
+        )
+    return store
+
+
 async def open_stack(
     url: str,
     trees: Sequence[ServedTree],
@@ -231,21 +253,7 @@ async def open_stack(
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"two trees are called {name!r}: give each [harness] name its own")
-    store = Store(url)
-    try:
-        prepare(store.engine)
-    except DBAPIError as problem:
-        raise UnfitHost(
-            f"the database {read_url(url).render_as_string()} cannot be opened: {problem.orig}"
-        ) from problem
-    store.open()
-    if not accounts and not await store.read(any_live):
-        await store.aclose()
-        raise CredentialError(
-            "there is no token that a client could send: EVALFLEET_TOKEN is not set, and "
-            f"{read_url(url).render_as_string()} has none that works. Set the variable, or make one with "
-            "`evalfleet token create NAME`"
-        )
+    store = await open_store(url, fixed_token=bool(accounts))
     server = this_server(state)
     neighbours = _neighbours(store, server, await store.write(lambda connection: _enter(connection, server)))
     versions = {tree.name: await register(store, tree) for tree in trees}

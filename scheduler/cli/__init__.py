@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from evalfleet import __version__
-from scheduler.cli import evaluating, parts, reading, steering
+from scheduler.cli import agents, evaluating, parts, reading, steering
 from scheduler.cli.flags import Command
 from scheduler.cli.output import command, tell
 from scheduler.names import check_names
@@ -59,6 +59,7 @@ app.command(cls=Command)(command(reading.score))
 app.command(cls=Command)(command(reading.show))
 app.command(cls=Command)(command(reading.compare))
 app.command("hook-trace")(command(reading.hook_trace))
+app.command()(command(agents.mcp))
 app.command()(command(evaluating.init))
 app.command()(command(evaluating.schema))
 app.command(context_settings=_PASSED_ON)(command(parts.server))

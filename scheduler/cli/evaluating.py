@@ -30,6 +30,8 @@ from scheduler.cli.flags import (
     MaxTime,
     NoGraders,
     OnTarget,
+    OtherHarness,
+    OtherMachine,
     Output,
     Quiet,
     Results,
@@ -84,6 +86,8 @@ def eval_(
     no_graders: NoGraders = False,
     target: OnTarget = False,
     commit: Commit = None,
+    harness: OtherHarness = None,
+    machine: OtherMachine = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", envvar="EVALFLEET_DRY_RUN", help="Say what would run.")] = False,
     as_json: AsJson = False,
     output: Output = None,
@@ -126,6 +130,8 @@ def eval_(
         on_target=target,
         results=results,
         commit=commit,
+        harness=harness,
+        machine=machine,
         budget=budget,
         max_time=max_time,
         baseline=baseline,
@@ -225,6 +231,8 @@ def plan(
     results: Results = None,
     target: OnTarget = False,
     commit: Commit = None,
+    harness: OtherHarness = None,
+    machine: OtherMachine = None,
     scenarios: Scenarios = None,
     suite: Suite = None,
     files: Annotated[
@@ -250,6 +258,8 @@ def plan(
         on_target=target,
         results=results,
         commit=commit,
+        harness=harness,
+        machine=machine,
     )
     return show_plan(prepared, options_of(state, results), files=files, as_json=as_json)
 

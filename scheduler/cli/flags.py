@@ -240,7 +240,11 @@ OnTarget = Annotated[
 ]
 Scenarios = Annotated[
     Path | None,
-    typer.Option("--scenarios", envvar="EVALFLEET_SCENARIOS", help="Drafts to run: a case file, or - for stdin."),
+    typer.Option(
+        "--scenarios",
+        envvar="EVALFLEET_SCENARIOS",
+        help="Drafts to run: a case file, a list of scenarios, or one; - for stdin.",
+    ),
 ]
 Suite = Annotated[
     Path | None,
@@ -250,6 +254,24 @@ Suite = Annotated[
 ]
 Commit = Annotated[
     str | None, typer.Option("--commit", envvar="EVALFLEET_COMMIT", help="With --target: the version to evaluate.")
+]
+OtherHarness = Annotated[
+    str | None,
+    typer.Option(
+        "--harness",
+        envvar="EVALFLEET_HARNESS",
+        help="With --target: this harness, not that of [target].",
+        metavar="ID",
+    ),
+]
+OtherMachine = Annotated[
+    str | None,
+    typer.Option(
+        "--machine",
+        envvar="EVALFLEET_MACHINE",
+        help="With --target: the machine that runs it.",
+        metavar="ID",
+    ),
 ]
 LeaveRunning = Annotated[
     bool,

@@ -90,6 +90,8 @@ def retry(
         server=None if on_target else settings.require_base_url(),
         only=keys,
         weight=plan.limits.weight,
+        harness=plan.target.harness_id if on_target else None,  # it may have been submitted with --harness
+        machine=plan.target.machine_id if on_target else None,
     )
     gone = keys - {prepared.plan.key_of(attempt) for attempt in prepared.plan.all_attempts()}
     if gone:

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evalfleet.checks import Case, Place, Scenario, expectation_from_document, nodes
+from evalfleet.checks import Case, LoadedCases, Place, Scenario, expectation_from_document, nodes, parse_case
 from evalfleet.checks.reading import MAX_PROBLEMS
 from tests.checks.documents import SCENARIO
 from tests.checks.reading import CASES, messages, parsed, places, recorded, scenario
@@ -308,3 +308,51 @@ def test_a_document_that_is_no_scenario_is_refused_with_a_reason(change: dict[st
         Scenario.from_json({**WHOLE, **change})
     with pytest.raises(ValueError):
         Scenario.from_json({key: value for key, value in WHOLE.items() if key not in change})
+
+
+def drafted(text: str) -> LoadedCases:
+    return parse_case(text.encode(), name="draft", file="--scenarios", draft=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- {id: a, user: hi, expect: [{no_error: true}]}\n",
+        "id: a\nuser: hi\nexpect: [{no_error: true}]\n",
+        "scenarios:\n  - {id: a, user: hi, expect: [{no_error: true}]}\n",
+        '[{"id": "a", "user": "hi", "expect": [{"no_error": true}]}]',
+    ],
+    ids=["a bare list", "one scenario", "a whole case", "a list as JSON"],
+)
+def test_a_draft_is_a_case_a_list_or_one_scenario_s7(text: str) -> None:
+    loaded = drafted(text)
+    assert loaded.problems == ()
+    assert [(scenario.id, scenario.user) for scenario in loaded.cases[0].scenarios] == [("a", ("hi",))]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("[]", "1:1", "`scenarios` is empty: nothing would be checked"),
+        ("hello", "1:1", "a draft is a list of scenarios, a scenario, or a mapping with `scenarios`"),
+        ("- hello", "1:3", "scenario 1 is a mapping with `id`, `user` and `expect`"),
+        ("id: a\nuser: hi\n", "1:1", 'scenario "a" has no `expect`: nothing would be checked'),
+        ("id: a\nuser: hi\nexpect: [{no_error: true}]\nmachine_id: m\n", "4:1", "`machine_id` names the computer"),
+        (
+            "- {id: a, user: hi, expect: [{no_error: true}]}\n- {id: A, user: hi, expect: [{no_error: true}]}",
+            "2:8",
+            "id",
+        ),
+        ("defaults: {trials: 2}\n", "1:1", "there is no `scenarios` in this file"),
+    ],
+)
+def test_what_is_wrong_with_a_draft_is_said_at_its_place(text: str, place: str, message: str) -> None:
+    loaded = drafted(text)
+    assert places(loaded) == [place]
+    assert message in messages(loaded)
+    assert loaded.cases == ()
+
+
+def test_a_file_of_the_tree_is_a_mapping_and_no_list() -> None:
+    loaded = parsed("- {id: a, user: hi, expect: [{no_error: true}]}\n")
+    assert "a case file is a mapping with `scenarios`, and here is a list" in messages(loaded)

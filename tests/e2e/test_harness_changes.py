@@ -39,8 +39,13 @@ print("done")
 """
 
 
-def stopped(done: Finished) -> None:
+def stopped(tree: Tree, done: Finished) -> None:
+    """Nothing is recorded; what was paid for is in the artifact, with the reason."""
     done.check(3, f"stopped: {SENTENCE}; restore it and the same command goes on", "--fresh", "INCOMPLETE")
+    for line in tree.lines():
+        assert line["outcome"] == "missing"
+        assert SENTENCE in line["reason"]
+        assert line["tries"][0]["run_ids"]
 
 
 def test_item4_an_agent_edited_while_it_is_played_is_never_recorded_under_the_old_commit(tree: Tree) -> None:
@@ -52,8 +57,7 @@ def test_item4_an_agent_edited_while_it_is_played_is_never_recorded_under_the_ol
         (tree.root / "agent.py.new").write_text(before + "\n# edited\n")
         (tree.root / "agent.py.new").replace(tree.root / "agent.py")
         (tree.root / "go.txt").write_text("")
-        stopped(command.wait())
-    assert tree.lines() == []
+        stopped(tree, command.wait())
     assert tree.summary()["exit_code"] == 3
     (tree.root / "agent.py").write_text(before)
     started = tree.started()
@@ -65,9 +69,8 @@ def test_item4_an_agent_edited_while_it_is_played_is_never_recorded_under_the_ol
 def test_item4_an_agent_that_edits_its_own_code_stops_its_evaluation(tree: Tree) -> None:
     (tree.root / "agent.py").write_text(EDITS_ITSELF)
     tree.case("talk", "scenarios: [{id: a, trials: 3, user: edit, expect: [{final_answer_contains: done}]}]")
-    stopped(tree.run("eval", "-j", "1"))
+    stopped(tree, tree.run("eval", "-j", "1"))
     assert (tree.root / "notes.txt").read_text() == "edit", "nothing more was launched"
-    assert tree.lines() == [], "there is nothing that anybody could judge"
 
 
 def test_item4_the_tree_that_was_planned_is_the_one_that_is_played(tree: Tree) -> None:

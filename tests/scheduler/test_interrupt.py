@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -42,3 +43,17 @@ def test_the_first_signal_is_kept_and_the_former_handler_comes_back(number: sign
         assert interrupts.wait(30)
         assert (interrupts.first, interrupts.count) == (number, 1)
     assert signal.getsignal(number) is former
+
+
+def test_work_off_the_main_thread_is_ended_by_a_call_and_not_after_its_end() -> None:
+    former = [signal.getsignal(number) for number in SIGNALS]
+    interrupts = Interrupts(signals=())
+    with interrupts:
+        assert [signal.getsignal(number) for number in SIGNALS] == former
+        caller = threading.Thread(target=interrupts.interrupt)
+        caller.start()
+        assert interrupts.wait(30)
+        caller.join()
+        assert (interrupts.first, interrupts.count) == (signal.SIGINT, 1)
+    interrupts.interrupt()  # its pipe's number may be another file's by now
+    assert interrupts.count == 1

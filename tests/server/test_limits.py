@@ -23,6 +23,10 @@ class Story:
         self.limit.ended()
         return wait
 
+    def ask(self, busy: Busy) -> float | None:
+        """One turn that is refused at once."""
+        return self.refuse(self.limit.begins(), busy)
+
     def room(self) -> int:
         """How many more may be asked for at this moment."""
         begun = 0
@@ -85,7 +89,7 @@ def test_n15_those_who_were_told_the_same_do_not_come_back_in_one_instant() -> N
     waits = []
     for jitter in (0.0, 0.5, 1.0):
         story = Story(jitter)
-        waits.append(story.refuse(*story.begin(1), told(20)))
+        waits.append(story.ask(told(20)))
     assert waits == [20.0, 21.0, 22.0]
 
 
@@ -93,7 +97,7 @@ def test_n15_those_who_were_told_the_same_do_not_come_back_in_one_instant() -> N
 def test_n15_a_refusal_that_names_no_time_is_no_hot_loop_and_the_pauses_grow(seconds: float | None) -> None:
     story, waits = Story(1.0), []
     for _ in range(12):
-        wait = story.refuse(*story.begin(1), told(seconds))
+        wait = story.ask(told(seconds))
         assert wait is not None
         waits.append(wait)
         story.now += wait
@@ -104,7 +108,7 @@ def test_n15_a_refusal_that_names_no_time_is_no_hot_loop_and_the_pauses_grow(sec
 
 def test_n15_it_is_asked_again_for_as_long_as_it_says_later(story: Story) -> None:
     for _ in range(500):
-        wait = story.refuse(*story.begin(1), told(60))
+        wait = story.ask(told(60))
         assert wait == 60
         story.now += wait
 
@@ -117,23 +121,23 @@ def test_n15_an_endpoint_that_is_away_is_asked_by_one_turn_and_after_a_while_tur
     story.now += waits[0] + 0.01
     assert story.room() == 1
     away = 0.0
-    while (wait := story.refuse(*story.begin(1), AWAY)) is not None:
+    while (wait := story.ask(AWAY)) is not None:
         away += wait
         story.now += wait
     assert AWAY_MOST - PAUSE_MOST < away < AWAY_MOST + PAUSE_MOST
     assert story.room() == 100
-    assert story.refuse(*story.begin(1), AWAY) is None
+    assert story.ask(AWAY) is None
     story.limit.answered()
-    assert story.refuse(*story.begin(1), AWAY) is not None
+    assert story.ask(AWAY) is not None
 
 
 def test_n15_what_may_have_been_processed_is_not_asked_again_and_the_next_try_waits(story: Story) -> None:
-    assert story.refuse(*story.begin(1), CUT) is None
+    assert story.ask(CUT) is None
     assert story.limit.seconds_to_wait() >= PAUSE_FIRST / 2
 
 
 def test_a_trouble_of_long_ago_is_forgotten(story: Story) -> None:
-    wait = story.refuse(*story.begin(1), AWAY)
+    wait = story.ask(AWAY)
     assert wait is not None
     story.now += wait + FORGOTTEN + 1
-    assert story.refuse(*story.begin(1), AWAY) == wait
+    assert story.ask(AWAY) == wait
