@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 
+import evalfleet.server.drivers.openai  # noqa: F401 - else a judge's first call imports it in its grader's time
 import worker.grading
 from evalfleet.contract import jsontext
 from evalfleet.graders.bundle import build_bundle
@@ -54,7 +55,9 @@ async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 async def overloaded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.readuntil(b"}")
-    writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbusy")
+    writer.write(
+        b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 60\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbusy"
+    )
     await reader.read()
 
 
@@ -87,12 +90,12 @@ async def judge(answer: Answer) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def staged(folder: Path, valkey: str, address: str) -> AsyncIterator[Stage]:
+async def staged(folder: Path, valkey: str, address: str, *, limit: float = 1.5) -> AsyncIterator[Stage]:
     with redis.Redis.from_url(valkey) as broker:
         broker.flushdb()
     async with serving(folder, ScriptedDriver(well), judge=JudgeConfig(address, "m")) as api:
         stage = Stage(api, valkey, folder)
-        stage.crew.grading._pool = GraderPool(workers=1, limit_s=1.5, llm_delay_s=0.05)
+        stage.crew.grading._pool = GraderPool(workers=1, limit_s=limit, llm_delay_s=0.05)
         stage.ledger.open_epoch(mine=True)
         await asyncio.to_thread(stage.crew.start)
         try:
@@ -141,32 +144,41 @@ async def test_s26_a_judge_that_is_there_and_answers_nothing_is_recorded_as_an_e
         assert stage.gave_up() == {}
 
 
-@pytest.mark.parametrize("answer", [overloaded, closes, None], ids=["503", "cut", "refused"])
 async def test_s26_a_judge_that_refuses_is_away_and_after_three_gradings_the_attempt_is_missing(
+    tmp_path: Path, valkey: str
+) -> None:
+    """It says to come back in a minute, which is past the limit: so nothing is waited for."""
+    async with judge(overloaded) as address, staged(tmp_path, valkey, address, limit=30) as stage:
+        await play(stage, tmp_path, "asks", address)
+        graded = 0
+        again = [Attempt(0, 0, 0)]
+        while again:
+            await stage.grade(again.pop())
+            again, stage.wire.grades = stage.wire.grades, []
+            graded += 1
+        assert graded == 3
+        (given_up,) = stage.ledger.given_up(stage.plan.id).values()
+        assert given_up["code"] == "judge_unavailable"
+        assert given_up["reason"].startswith(f"judge_unavailable: g.asks: the judge: {address}/chat/completions ")
+        assert stage.api.url not in given_up["reason"]
+
+
+@pytest.mark.parametrize("answer", [closes, None], ids=["cut", "refused"])
+async def test_s26_a_judge_that_cannot_be_reached_for_the_whole_limit_is_away(
     tmp_path: Path, valkey: str, answer: Answer | None
 ) -> None:
-    async with judge(answer or closes) as address:
-        if answer is not None:
-            async with staged(tmp_path, valkey, address) as stage:
-                await missing(stage, tmp_path, address)
-            return
-    async with staged(tmp_path, valkey, address) as stage:  # nobody listens there any more
-        await missing(stage, tmp_path, address)
-
-
-async def missing(stage: Stage, folder: Path, address: str) -> None:
-    await play(stage, folder, "asks", address)
-    graded = 0
-    again = [Attempt(0, 0, 0)]
-    while again:
-        await stage.grade(again.pop())
-        again, stage.wire.grades = stage.wire.grades, []
-        graded += 1
-    assert graded == 3
-    (given_up,) = stage.ledger.given_up(stage.plan.id).values()
-    assert given_up["code"] == "judge_unavailable"
-    assert given_up["reason"].startswith(f"judge_unavailable: g.asks: the judge: {address}/chat/completions ")
-    assert stage.api.url not in given_up["reason"]
+    """Its attempt is to be graded again, and meanwhile people read why."""
+    async with contextlib.AsyncExitStack() as stack:
+        address = await stack.enter_async_context(judge(answer or closes))
+        if answer is None:
+            await stack.aclose()  # nobody listens there any more
+        stage = await stack.enter_async_context(staged(tmp_path, valkey, address, limit=4))
+        await play(stage, tmp_path, "asks", address)
+        await stage.grade(Attempt(0, 0, 0))
+        assert stage.wire.grades == [Attempt(0, 0, 0)]
+        meta = stage.ledger.meta(stage.plan.id)
+        assert meta is not None
+        assert meta.judge_trouble.startswith(f"judge_unavailable: g.asks: the judge: {address}/chat/completions ")
 
 
 async def test_s27_s28_a_grader_reads_the_tree_that_it_judges_and_t_knows_the_run_and_its_turns(
