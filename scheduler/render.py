@@ -17,7 +17,7 @@ from evalfleet.checks.verdict import Rate
 from scheduler.layout import clean, duration, fit, pad, width_of, wrap, write_lines
 from scheduler.spend import Spend, plain
 from scheduler.summary import EvaluationSummary, MissingAttempt, ScenarioSummary, Summary
-from scheduler.tallies import GraderSummary
+from scheduler.tallies import AgentNotes, GraderSummary
 
 STYLES = {"pass": "green", "flaky": "yellow", "fail": "bold red", "incomplete": "magenta"}
 WORDS = {"pass": "PASS", "flaky": "FLAKY", "fail": "FAIL", "incomplete": "INCOMPLETE"}
@@ -51,6 +51,8 @@ def summary_lines(summary: Summary, width: int | None, more: Sequence[Section] =
         yield Text(_grader(grader))
     if summary.context_turns:
         yield Text(f"{_many(summary.context_turns, 'context turn')}: played and paid for, in no rate")
+    if summary.agent_notes is not None:
+        yield from _notes(summary.agent_notes, width)
     for section in more:
         yield Text()
         yield from section(width)
@@ -204,6 +206,13 @@ def _counts(summary: Summary) -> Text:
     if crashed:
         line.append(f"; {_many(crashed, 'attempt')} passed although a turn failed")
     return line
+
+
+def _notes(notes: AgentNotes, width: int | None) -> Iterator[Text]:
+    """How many trials have a note, and the first one's: one sentence for all of them."""
+    of = f"{_many(notes.trials, 'trial')}, first in {clean(notes.case)}/{clean(notes.scenario)}"
+    for index, part in enumerate(wrap(f"note ({of}): {clean(notes.note)}", None if width is None else width - 4)):
+        yield Text("    " * (index > 0) + part, "yellow")
 
 
 def evaluation_rates(evaluation: EvaluationSummary) -> str:

@@ -121,6 +121,7 @@ _RESULT: Mapping[str, Schema] = {
     "spend": {"type": "object"},
     "evaluations": _OBJECTS,
     "graders": _OBJECTS,
+    "agent_notes": _maybe("object"),
     "scenarios": {
         "type": "array",
         "items": {
