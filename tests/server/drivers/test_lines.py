@@ -260,7 +260,7 @@ def test_item_22_what_stands_before_the_protocol_makes_plain_text_and_a_note(
     assert isinstance(note, NoteLine)
     assert note.message.startswith(f"line {line} of the agent's output is no JSON object of the protocol, so ")
     assert f"and the {unread} was not read" in note.message
-    assert note.message.endswith(f"line {line} starts: {start}")
+    assert note.message.endswith(f'line {line} starts with "{start}"')
 
 
 @pytest.mark.parametrize(
