@@ -27,9 +27,7 @@ class OursLast:
     to these."""
 
     @staticmethod
-    def find_spec(
-        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if path is not None or name not in NAMES:
             return None
         others = [entry for entry in sys.path if not os.path.isfile(os.path.join(entry, _EVALFLEET))]

@@ -154,7 +154,7 @@ class AgentOutput:
             NoteLine(
                 f"line {first} of the agent's output is no JSON object of the protocol, so the whole output was taken "
                 f"as plain text and the `{kind}` in {where} was not read (an object has a line of its own, and what is "
-                f"not of the protocol goes to stderr); line {first} starts with \"{seen}\""
+                f'not of the protocol goes to stderr); line {first} starts with "{seen}"'
             )
         ]
 
