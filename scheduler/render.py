@@ -52,7 +52,8 @@ def summary_lines(summary: Summary, width: int | None, more: Sequence[Section] =
     if summary.context_turns:
         yield Text(f"{_many(summary.context_turns, 'context turn')}: played and paid for, in no rate")
     if summary.agent_notes is not None:
-        yield from _notes(summary.agent_notes, width)
+        parts = wrap(agent_notes(summary.agent_notes), None if width is None else width - 4)
+        yield from (Text("    " * (index > 0) + part, "yellow") for index, part in enumerate(parts))
     for section in more:
         yield Text()
         yield from section(width)
@@ -208,11 +209,10 @@ def _counts(summary: Summary) -> Text:
     return line
 
 
-def _notes(notes: AgentNotes, width: int | None) -> Iterator[Text]:
+def agent_notes(notes: AgentNotes) -> str:
     """How many trials have a note, and the first one's: one sentence for all of them."""
     of = f"{_many(notes.trials, 'trial')}, first in {clean(notes.case)}/{clean(notes.scenario)}"
-    for index, part in enumerate(wrap(f"note ({of}): {clean(notes.note)}", None if width is None else width - 4)):
-        yield Text("    " * (index > 0) + part, "yellow")
+    return f"note ({of}): {clean(notes.note)}"
 
 
 def evaluation_rates(evaluation: EvaluationSummary) -> str:

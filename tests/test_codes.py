@@ -42,8 +42,8 @@ def said(source: Path, makers: Mapping[str, int]) -> Iterator[str]:
             yield str(code.value)
         elif isinstance(code, ast.Name):
             module = importlib.import_module(".".join(source.relative_to(ROOT).with_suffix("").parts))
-            if isinstance(value := getattr(module, code.id, None), str):
-                yield value
+            if isinstance(constant := getattr(module, code.id, None), str):
+                yield constant
 
 
 def rows(page: str, heading: str) -> set[str]:
