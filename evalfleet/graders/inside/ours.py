@@ -30,7 +30,8 @@ class OursLast:
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if path is not None or name not in NAMES:
             return None
-        others = [entry for entry in sys.path if not os.path.isfile(os.path.join(entry, _EVALFLEET))]
+        texts = (entry for entry in sys.path if isinstance(entry, str))
+        others = [entry for entry in texts if not os.path.isfile(os.path.join(entry, _EVALFLEET))]
         return PathFinder.find_spec(name, others, target)
 
 
