@@ -42,7 +42,7 @@ def works(t, case, run):
 """
 WAITS = "def waits(t, case, run):\n    return bool(t.llm('is it right?'))\n"
 
-ERROR, JUDGE, PASS, FAIL = ("error", None), ("judge_unavailable", None), ("answered", True), ("answered", False)
+ERROR, PASS, FAIL = ("error", None), ("answered", True), ("answered", False)
 Verdict = tuple[str, bool | None]
 CASES_AT_ONCE: dict[str, dict[str, set[Verdict]]] = {
     "F01": {"F01.hang": {ERROR}, "F01.leaves_child": {PASS}},
@@ -70,7 +70,7 @@ CASES_AT_ONCE: dict[str, dict[str, set[Verdict]]] = {
         "F13.at_exit": {PASS},
         "F13.asks": {ERROR},
         "F13.reads": {FAIL},
-        "waits.waits": {JUDGE},
+        "waits.waits": {ERROR},  # a judge that is there and answers nothing (S26)
     },
 }
 

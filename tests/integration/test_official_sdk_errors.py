@@ -109,13 +109,13 @@ def test_409_for_a_key_that_was_used_for_something_else(sdk: Sdk, served: Target
 
 def test_409_for_an_evaluation_in_another_state_or_an_attempt_of_another_run(sdk: Sdk, served: Target) -> None:
     kind = "SploxConflictError"
-    runs = [play(sdk, served) for _ in range(2)]
+    runs = [play(sdk, served) for _ in range(3)]
     evaluation = evaluation_of(sdk, served, CASES)
     first = evaluation["id"]
     sdk.call("evaluations.submit_attempts", first, [attempt("a", 0, runs[0])])
     error = refused(sdk, kind, 409, "evaluation_incomplete", "evaluations.complete", first)
     assert names(error) == [f"/cases/{evaluation['cases'][1]['id']}"]
-    both = [attempt("b", 0, runs[1]), attempt("a", 0, runs[1])]
+    both = [attempt("b", 0, runs[1]), attempt("a", 0, runs[2])]  # a run is evidence for one attempt
     error = refused(sdk, kind, 409, "attempt_conflict", "evaluations.submit_attempts", first, both)
     assert names(error) == ["/attempts/1/run_id"]
     assert sdk.call("evaluations.get", first)["cases"][1]["recorded_attempts"] == []
@@ -188,12 +188,13 @@ def test_422_for_an_evaluation_that_cannot_be_has_every_pointer(
 
 
 def test_422_for_what_is_no_evidence_has_its_pointer_and_nothing_is_applied(sdk: Sdk, served: Target) -> None:
-    run, going = play(sdk, served), create(sdk, served, "wait")
+    first, run, going = play(sdk, served), play(sdk, served), create(sdk, served, "wait")
     elsewhere = sdk.call("runs.create", "hello", harness_id=served.other_harness_id)
     sdk.call("runs.stream_events", elsewhere["id"])
     evaluation = evaluation_of(sdk, served, CASES)
-    good = attempt("a", 0, run)
+    good = attempt("a", 0, first)
     table = [
+        (attempt("b", 0, first), "run_id"),  # the evidence for another attempt
         (attempt("b", 0, {"id": f"run_{ABSENT}"}), "run_id"),
         (attempt("b", 0, {"id": "nonsense"}), "run_id"),
         (attempt("b", 0, going), "run_id"),
