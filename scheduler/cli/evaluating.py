@@ -55,6 +55,7 @@ from scheduler.cli.output import (
     print_result,
     report_files,
     say,
+    say_warnings,
     settings_of,
     show_plan,
     show_result,
@@ -142,8 +143,7 @@ def eval_(
         server=server,
         fleet=fleet,
     )
-    for warning in prepared.warnings:
-        say(warning)
+    say_warnings(prepared.warnings)
     if files is not None:
         files.outside_of_harness(prepared.config)
     if dry_run:

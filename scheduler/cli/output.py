@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
+WARNINGS_SHOWN = 3
+"""Before a run; `validate` shows all."""
+
 
 def command(body: Callable[P, int | None]) -> Callable[P, None]:
     """Errors of ours become one message on stderr and their exit code; a bug says that it is one (70)."""
@@ -106,6 +109,14 @@ def say(text: str) -> None:
     for line in text.split("\n"):
         for piece in wrap(line, width):
             print(piece, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def say_warnings(warnings: Sequence[str]) -> None:
+    """The first few of a tree's warnings: before a run they are no list to work through, which `validate` has."""
+    for warning in warnings[:WARNINGS_SHOWN]:
+        say(warning)
+    if (more := len(warnings) - WARNINGS_SHOWN) > 0:
+        say(f"and {more} more {'warning' if more == 1 else 'warnings'}: `evalfleet validate` shows all of them")
 
 
 def options_of(state: Path | None, results: Path | None, **more: Any) -> Options:

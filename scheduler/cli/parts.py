@@ -51,6 +51,7 @@ from scheduler.cli.output import (
     print_result,
     report_files,
     say,
+    say_warnings,
     settings_of,
     tell,
     words_of,
@@ -153,8 +154,7 @@ def submit(
         by_ast=True,
         server=None if target else settings.require_base_url(),
     )
-    for warning in prepared.warnings:
-        say(warning)
+    say_warnings(prepared.warnings)
     words = words_of(select, deselect, suite=suite, trials=trials, timeout=timeout)
     tell(handed_over(prepared, state, settings, fresh=fresh, words=words))
     return 0

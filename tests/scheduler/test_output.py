@@ -10,7 +10,7 @@ from typing import TextIO
 
 import pytest
 
-from scheduler.cli.output import show_result, tell, tell_people
+from scheduler.cli.output import say_warnings, show_result, tell, tell_people
 from scheduler.dispatch import Ended
 from scheduler.evaluate import Result
 from scheduler.summary import summarize
@@ -65,3 +65,20 @@ def test_a_person_is_told_which_command_says_why(
     print("the end", file=stream, flush=True)
     shown = " ".join(line.strip() for line in iter(other.readline, "the end\n"))
     assert shown == (f"why: evalfleet show '{PLACE}'" if outcome == "failed" else "")
+
+
+@pytest.mark.parametrize(
+    ("number", "last"),
+    [
+        (0, ""),
+        (3, "warning: 3"),
+        (4, "and 1 more warning: `evalfleet validate` shows all of them"),
+        (200, "and 197 more warnings: `evalfleet validate` shows all of them"),
+    ],
+)
+def test_before_a_run_the_first_warnings_of_a_tree_are_said_and_the_others_counted(
+    number: int, last: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say_warnings([f"warning: {n}" for n in range(1, number + 1)])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"warning: {n}" for n in range(1, min(number, 3) + 1)] + ([last] if number > 3 else [])
