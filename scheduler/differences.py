@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from evalfleet.checks.comparison import IMPROVED, REGRESSED, SAME, UNDECIDED, WEAKER, Comparison, Judged, Pair
+from evalfleet.checks.text import trial_number
 from scheduler.changes import Changes, ScenarioChange
 from scheduler.compare import Compared
 from scheduler.layout import clean, wrap
@@ -26,7 +27,7 @@ def change_lines(changes: Changes, width: int | None) -> Iterator[Text]:
     for change in changes.scenarios:
         line = Text(f"{clean(change.case)}/{clean(change.scenario)}  ")
         yield _was_is(line, change.was, change.now).append(f"  {_attempts(change)}")
-        why = f"trial {change.trial}: {change.sentence}" if change.sentence else ""
+        why = f"trial {trial_number(change.trial)}: {change.sentence}" if change.sentence else ""
         for words in (change.cause, why):
             yield from _indented(clean(words), width) if words else ()
     if changes.stale:

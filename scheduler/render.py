@@ -13,6 +13,7 @@ from typing import TextIO
 from rich.cells import cell_len
 from rich.text import Text
 
+from evalfleet.checks.text import trial_number
 from evalfleet.checks.verdict import Rate
 from scheduler.layout import clean, duration, fit, pad, width_of, wrap, write_lines
 from scheduler.spend import Spend, plain
@@ -149,9 +150,8 @@ def scenario_count(scenario: ScenarioSummary) -> str:
 
 
 def _words(scenario: ScenarioSummary) -> Iterator[str]:
-    if scenario.first_failure is not None:
-        which = f"trial {scenario.first_failure_trial}: " if scenario.trials > 1 else ""
-        yield which + scenario.first_failure
+    if scenario.first_failure_in_words is not None:
+        yield scenario.first_failure_in_words
     yield from scenario.remarks
     if scenario.elsewhere:
         yield f"{trials_in_words(scenario.elsewhere)} recorded elsewhere, no evidence here"
@@ -286,9 +286,9 @@ def _reason_lines(scenario: ScenarioSummary, attempts: Iterable[MissingAttempt])
 
 
 def trials_in_words(trials: Iterable[int]) -> str:
-    """`trial 3`, `trials 0–2, 7`."""
+    """Indices as people read them: `trial 4`, `trials 1–3, 8`."""
     runs: list[list[int]] = []
-    for trial in sorted(trials):
+    for trial in map(trial_number, sorted(trials)):
         if runs and trial == runs[-1][-1] + 1:
             runs[-1].append(trial)
         else:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from evalfleet.artifact import Result, find, is_url, newest, open_artifact, open_result
 from evalfleet.checks.near import near_name
+from evalfleet.checks.text import trial_number
 from evalfleet.errors import UsageError
 from evalfleet.plan import Plan, PlannedScenario
 from evalfleet.results import results_store
@@ -57,9 +58,8 @@ def show(
 ) -> None:
     """Print the verdicts, then one trial: of `scenario` (CASE/SCENARIO) if given, else the first that did not pass.
 
-    `trial` counts from 0; without it the scenario's first failure, else its first trial. `more` stands before the last
-    line of the verdicts. UsageError, before anything is
-    printed, for what the artifact does not hold.
+    `trial` is an index, from 0; without it the scenario's first failure, else its first trial. `more` stands before the
+    last line of the verdicts. UsageError, before anything is printed, for what the artifact does not hold.
     """
     width = width_of(stream)
     summary = recorded(result)
@@ -145,7 +145,8 @@ def _wanted(result: Result, summary: Summary, scenario: str | None, trial: int |
         failed = next((s.first_failure_trial for s in summary.scenarios if (s.case, s.scenario) == (case, id_)), None)
         trial = failed if failed in trials else trials[0]
     if trial not in trials:
-        raise UsageError(f"{scenario} has no trial {trial} in {result.place}; there are {', '.join(map(str, trials))}")
+        there = trials_in_words(trials)
+        raise UsageError(f"{scenario} has no trial {trial_number(trial)} in {result.place}, only {there}")
     return case, id_, trial
 
 

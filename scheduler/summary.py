@@ -13,6 +13,7 @@ from typing import Any
 
 from evalfleet.checks.case import case_key
 from evalfleet.checks.near import folded
+from evalfleet.checks.text import trial_number
 from evalfleet.checks.verdict import (
     Rate,
     ScenarioTally,
@@ -86,6 +87,18 @@ class ScenarioSummary:
     refused: tuple[MissingAttempt, ...] = ()
     passed_with_failed_turn: int = 0
     repeated_tries: Mapping[str, int] = field(default_factory=dict)
+    first_failure_outcome: str | None = None
+
+    @property
+    def first_failure_in_words(self) -> str | None:
+        """`first_failure`, with the number of its trial where there are several, and with its outcome where that is
+        another than failed: `trial 2: error: timed out`."""
+        if self.first_failure is None:
+            return None
+        several = self.trials > 1 and self.first_failure_trial is not None
+        number = f"trial {trial_number(self.first_failure_trial)}: " if several else ""
+        outcome = f"{self.first_failure_outcome}: " if self.first_failure_outcome in ("error", "missing") else ""
+        return f"{number}{outcome}{self.first_failure}"
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -324,7 +337,8 @@ class _Evaluation:
         absent = sorted({*range(trials)} - {*known, *elsewhere})
         missing = tuple(MissingAttempt(n, why.get(n) or lines.why(n) or NOT_PLAYED) for n in absent)
         tally = ScenarioTally(lines.count("passed"), lines.count("failed"), lines.count("error"), len(missing))
-        first = lines.lost or ((missing[0].trial, missing[0].reason) if missing else (None, None))
+        absence = (missing[0].trial, "missing", missing[0].reason) if missing else (None, None, None)
+        first_trial, first_outcome, first_reason = lines.lost or absence
         self.unknown = self.unknown or bool(elsewhere)
         self.tallies.append(tally)
         self.files.append(number)
@@ -342,8 +356,9 @@ class _Evaluation:
             elsewhere=elsewhere,
             unrecorded=() if recorded is None else tuple(n for n in known if n not in recorded),
             verdict=VERDICT_OF_STATUS.get(status, "incomplete") if elsewhere else tally.verdict,
-            first_failure=first[1],
-            first_failure_trial=first[0],
+            first_failure=first_reason,
+            first_failure_trial=first_trial,
+            first_failure_outcome=first_outcome,
             duration_ms=lines.duration_ms(),
             passed_with_failed_turn=lines.passed_with_failed_turn,
             repeated_tries=dict(lines.repeated.most_common()),

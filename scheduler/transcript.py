@@ -14,7 +14,7 @@ from rich.text import Text
 from evalfleet.checks.hooks import NO_ANSWER
 from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.checks.scenario import Scenario
-from evalfleet.checks.text import compact_json, plain_number
+from evalfleet.checks.text import compact_json, plain_number, trial_number
 from evalfleet.checks.trial import HookCall, ToolCall, Trial
 from scheduler.layout import clean, duration, paragraphs, wrap
 
@@ -100,7 +100,8 @@ class _Page:
 
 def _head(page: _Page, line: Mapping[str, Any], trials: int | None, trial: Trial | None) -> Iterator[Text]:
     of = f" of {trials}" if trials else ""
-    title = Text().append(f"{clean(line['case'])}/{clean(line['scenario'])}  trial {line['trial']}{of}  ", "bold")
+    number = trial_number(line["trial"])
+    title = Text().append(f"{clean(line['case'])}/{clean(line['scenario'])}  trial {number}{of}  ", "bold")
     if line.get("context"):
         title.append("context: played, never scored", "dim")
     else:

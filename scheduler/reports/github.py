@@ -15,7 +15,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 from evalfleet.checks.place import CaseProblem, Place
-from evalfleet.checks.text import one_line
+from evalfleet.checks.text import one_line, trial_number
 from evalfleet.errors import StorageError
 from scheduler.reports.markdown import markdown
 from scheduler.reports.report import GATING, Report, Standing, failures
@@ -114,7 +114,7 @@ def _annotations(
     if not seen:  # attempts are missing, or recorded elsewhere
         seen[asked.place] = (scenario.first_failure_trial or 0, scenario.first_failure or f"it is {scenario.verdict}")
     for place, (trial, sentence) in sorted(seen.items(), key=lambda item: (item[0].line, item[0].column)):
-        which = f"trial {trial}: " if scenario.trials > 1 else ""
+        which = f"trial {trial_number(trial)}: " if scenario.trials > 1 else ""
         of = f" (so in {times[place]} of {scenario.trials} trials)" if times.get(place, 0) > 1 else ""
         message = f"{which}{one_line(sentence, MOST_OF_A_SENTENCE)}{of}"
         yield Annotation(title, message, _file(place, root, environment), place.line, place.column)
