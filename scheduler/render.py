@@ -45,8 +45,8 @@ def summary_lines(summary: Summary, width: int | None, more: Sequence[Section] =
     yield from scenario_lines(summary.scenarios, width)
     yield Text()
     yield _counts(summary)
-    for evaluation in summary.evaluations:
-        for index, part in enumerate(wrap(evaluation_rates(evaluation), None if width is None else width - 5)):
+    for line in rate_lines(summary):
+        for index, part in enumerate(wrap(line, None if width is None else width - 5)):
             yield Text("     " * (index > 0) + part)
     for grader in summary.graders:
         yield Text(_grader(grader))
@@ -206,17 +206,48 @@ def _counts(summary: Summary) -> Text:
     return line
 
 
-def evaluation_rates(evaluation: EvaluationSummary) -> str:
-    """The rates, each with its 95 % interval and, where attempts are missing, its bounds and what it stands on (S18,
-    S30)."""
+def rate_lines(summary: Summary) -> Iterator[str]:
+    """The pass rate of all attempts, then a line for each number of trials that says more than that; each rate with its
+    95 % interval and, where attempts are missing, its bounds and what it stands on (S18, S30)."""
+    yield pass_rate_in_words(summary)
+    for evaluation in summary.evaluations:
+        if len(summary.evaluations) > 1 or evaluation.pass_at_1.value != summary.pass_rate.rate.value:
+            yield _evaluation_rates(evaluation)
+        elif evaluation.k > 1 or evaluation.judge_score is not None:
+            yield _evaluation_rates(evaluation, alone=True)
+
+
+def pass_rate_in_words(summary: Summary) -> str:
+    """`pass rate 0.87: 20 of 23 attempts passed (95 % interval 0.74–0.97)`; with what is missing, and the bounds."""
+    found, rate = summary.pass_rate, summary.pass_rate.rate
+    missing = f"; {rate.missing} missing" if rate.missing else ""
+    if found.passed is None:
+        elsewhere = sum(len(scenario.elsewhere) for scenario in summary.scenarios)
+        return f"pass rate unknown: {_many(elsewhere, 'attempt')} recorded elsewhere, no evidence here{missing}"
+    if rate.value is None:
+        return f"pass rate unknown: no attempt is recorded{missing}"
+    of = f" of {_many(rate.n, 'scenario')}" if rate.n != len(summary.scenarios) else ""
+    bounds = f", with them {rate.low:.2f}–{rate.high:.2f}" if rate.missing else ""
+    sure = "too few case files for an interval"
+    if rate.interval is not None:
+        sure = f"95 % interval {rate.interval[0]:.2f}–{rate.interval[1]:.2f}"
+    counts = f"{found.passed:,} of {_many(found.recorded, 'attempt')}{of} passed"
+    return f"pass rate {rate.value:.2f}: {counts}{missing}{bounds} ({sure})"
+
+
+def _evaluation_rates(evaluation: EvaluationSummary, *, alone: bool = False) -> str:
+    """`alone`: what the pass rate of all says already is left out."""
     k, of = evaluation.k, evaluation.scenarios
-    parts = [f"k={k}", f"pass@1 {_rate(evaluation.pass_at_1, of)}"]
+    parts = [f"k={k}"]
+    if not alone:
+        parts.append(f"pass@1 {_rate(evaluation.pass_at_1, of)}")
     if k > 1:
         parts += [f"pass@{k} {_rate(evaluation.pass_at_k, of)}", f"pass^{k} {_rate(evaluation.pass_hat_k, of)}"]
     if evaluation.judge_score is not None:
         parts.append(f"score {_score(evaluation.judge_score)}")
     missing = f", {evaluation.missing} missing" if evaluation.missing else ""
-    parts.append(f"({_many(of, 'scenario')}, {_many(evaluation.recorded, 'attempt')}{missing})")
+    if not alone:
+        parts.append(f"({_many(of, 'scenario')}, {_many(evaluation.recorded, 'attempt')}{missing})")
     return _GAP.join(parts)
 
 

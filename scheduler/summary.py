@@ -15,11 +15,13 @@ from evalfleet.checks.case import case_key
 from evalfleet.checks.near import folded
 from evalfleet.checks.text import trial_number
 from evalfleet.checks.verdict import (
+    PassRate,
     Rate,
     ScenarioTally,
     pass_at_1,
     pass_at_k,
     pass_hat_k,
+    pass_rate,
 )
 from evalfleet.evidence import AttemptKey
 from evalfleet.plan import Plan
@@ -95,8 +97,8 @@ class ScenarioSummary:
         another than failed: `trial 2: error: timed out`."""
         if self.first_failure is None:
             return None
-        several = self.trials > 1 and self.first_failure_trial is not None
-        number = f"trial {trial_number(self.first_failure_trial)}: " if several else ""
+        trial = self.first_failure_trial if self.trials > 1 else None
+        number = "" if trial is None else f"trial {trial_number(trial)}: "
         outcome = f"{self.first_failure_outcome}: " if self.first_failure_outcome in ("error", "missing") else ""
         return f"{number}{outcome}{self.first_failure}"
 
@@ -183,6 +185,7 @@ class Summary:
     verdict: str
     scenarios: tuple[ScenarioSummary, ...]
     evaluations: tuple[EvaluationSummary, ...]
+    pass_rate: PassRate
     spend: Spend
     context_turns: int
     seconds: float | None = None
@@ -214,6 +217,7 @@ class Summary:
             "artifact": self.artifact,
             "commit": self.commit,
             "spend": self.spend.document(),
+            "pass_rate": self.pass_rate.document(),
             "evaluations": [evaluation.document() for evaluation in self.evaluations],
             "graders": [grader.document() for grader in self.graders],
             "scenarios": [scenario.document() for scenario in self.scenarios],
@@ -296,6 +300,7 @@ def summed_up(
         verdict=overall(scenarios),
         scenarios=tuple(scenarios),
         evaluations=tuple(evaluation.summary() for evaluation in found),
+        pass_rate=_pass_rate(found),
         spend=kept.spend.total(),
         context_turns=plan.context_turns(),
         seconds=seconds,
@@ -309,6 +314,16 @@ def overall(scenarios: Sequence[ScenarioSummary]) -> str:
     words = {scenario.verdict for scenario in scenarios if scenario.quarantine is None}
     words = words or {"pass" if scenarios else "incomplete"}
     return next(word for word in ("fail", "incomplete", "flaky", "pass") if word in words)
+
+
+def _pass_rate(evaluations: Sequence[_Evaluation]) -> PassRate:
+    """Over all attempts of all evaluations; without a value where one of them is not known here (S35)."""
+    tallies = [tally for evaluation in evaluations for tally in evaluation.tallies]
+    found = pass_rate(tallies, [file for evaluation in evaluations for file in evaluation.files])
+    if not any(evaluation.unknown for evaluation in evaluations):
+        return found
+    recorded = sum(evaluation.recorded() for evaluation in evaluations)
+    return PassRate(None, recorded, Rate(None, len(tallies), found.rate.missing, None, None))
 
 
 @dataclass
@@ -372,9 +387,16 @@ class _Evaluation:
         known = "recorded_attempts" in case
         return str(case.get("status", "")), frozenset(case["recorded_attempts"] or ()) if known else None
 
+    def missing(self) -> int:
+        return sum(tally.missing for tally in self.tallies)
+
+    def recorded(self) -> int:
+        """Attempts, those recorded elsewhere among them."""
+        return len(self.tallies) * self.plan.evaluations[self.index].k - self.missing()
+
     def summary(self) -> EvaluationSummary:
         planned = self.plan.evaluations[self.index]
-        missing = sum(tally.missing for tally in self.tallies)
+        missing = self.missing()
         rates = [pass_at_1(self.tallies, self.files), pass_at_k(self.tallies), pass_hat_k(self.tallies)]
         score = float(self.score_sum / self.scored) if self.scored else None
         if self.unknown:  # the server alone knows how every attempt went
@@ -387,7 +409,7 @@ class _Evaluation:
             k=planned.k,
             status=str(self.document.get("status", "unknown")),
             scenarios=len(self.tallies),
-            recorded=len(self.tallies) * planned.k - missing,
+            recorded=self.recorded(),
             missing=missing,
             pass_at_1=rates[0],
             pass_at_k=rates[1],

@@ -159,13 +159,13 @@ def _hook(page: _Page, hook: HookCall) -> Iterator[Text]:
 
 
 def _finding(page: _Page, finding: Mapping[str, Any], scenario: Scenario | None) -> Iterator[Text]:
-    label, style = {True: ("pass", "green"), False: ("FAIL", "bold red")}.get(
+    label, style = {True: ("passed", "green"), False: ("FAILED", "bold red")}.get(
         finding.get("passed"),  # type: ignore[arg-type]  # null: could not be decided
         ("open", "magenta"),
     )
     index = finding.get("index")
     known = scenario is not None and isinstance(index, int) and 0 <= index < len(scenario.expect)
-    place = scenario.expect[index].place if known and label != "pass" else None  # type: ignore[union-attr,index]
+    place = scenario.expect[index].place if known and label != "passed" else None  # type: ignore[union-attr,index]
     at = f" ({place})" if place is not None else ""
     yield from page.entry(label, f"{finding.get('kind')}: {finding.get('sentence')}{at}", style)
 
@@ -197,9 +197,9 @@ def _conversation(
     plain = played and len(tries) == 1 and not tries[0].get("reason")
     if tries and not plain:
         yield from page.title("tries")
-        for one in tries:
+        for number, one in enumerate(tries, start=1):
             reason = f": {one['reason']}" if one.get("reason") else ""
-            yield from page.entry(f"try {one.get('try')}", f"{one.get('chat_id') or 'no chat'}{reason}")
+            yield from page.entry(f"try {number}", f"{one.get('chat_id') or 'no chat'}{reason}")
             for run in one.get("run_ids") or ():
                 yield from page.entry("", str(run))
     if not plain and not usage:

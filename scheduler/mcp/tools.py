@@ -120,6 +120,7 @@ _RESULT: Mapping[str, Schema] = {
     "artifact": {"type": "string"},
     "commit": {"type": "string"},
     "spend": {"type": "object"},
+    "pass_rate": {"type": "object"},
     "evaluations": _OBJECTS,
     "graders": _OBJECTS,
     "scenarios": {

@@ -22,7 +22,7 @@ from typing import Any
 
 from evalfleet.checks.scenario import Scenario
 from evalfleet.checks.text import one_line, trial_number
-from scheduler.render import trials_in_words
+from scheduler.render import pass_rate_in_words, trials_in_words
 from scheduler.reports.report import MOST_OF_A_SENTENCE, Report, Standing, failures
 from scheduler.reports.xmltext import tag, text
 from scheduler.summary import ScenarioSummary
@@ -79,6 +79,7 @@ def _properties(report: Report) -> Iterator[tuple[str, str]]:
     yield "submission", report.summary.submission
     yield "commit", report.summary.commit
     yield "artifact", report.summary.artifact
+    yield "pass_rate", pass_rate_in_words(report.summary)
     if report.ended:
         yield "ended", report.ended
 

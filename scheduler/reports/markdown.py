@@ -17,7 +17,7 @@ from urllib.parse import quote
 from evalfleet.checks.text import one_line, trial_number
 from scheduler.differences import comparison_lines
 from scheduler.layout import duration, paragraphs
-from scheduler.render import WORDS, evaluation_rates, last_line, scenario_count
+from scheduler.render import WORDS, last_line, rate_lines, scenario_count
 from scheduler.reports.report import Report, Standing, failures
 from scheduler.summary import ScenarioSummary
 
@@ -63,8 +63,8 @@ def markdown(report: Report) -> Iterator[str]:
         yield f"<details><summary>{len(passed):,} passed</summary>\n\n"
         yield from _table(report, passed, words=any(s.verdict != "pass" or s.remarks for s in passed))
         yield "</details>\n\n"
-    for evaluation in summary.evaluations:
-        yield f"- {escaped(evaluation_rates(evaluation))}\n"
+    for line in rate_lines(summary):
+        yield f"- {escaped(line)}\n"
     yield f"- commit {code(summary.commit[:12])}, submission {code(summary.submission)}\n"
     yield f"- {escaped(last_line(summary).plain)}\n"
     if (summary.missing or summary.unrecorded) and not summary.missing_allowed:

@@ -50,7 +50,7 @@ def test_b13_all_pass_is_0(endings: Tree) -> None:
 
 def test_b13_flaky_is_1_unless_it_may_be(endings: Tree) -> None:
     """`resume` of the finished submission runs nothing and exits by the same gate (S34, S36)."""
-    endings.run("eval", "passes", "flaky").check(1, "FLAKY  1/2", "trial 1: the final answer does not contain")
+    endings.run("eval", "passes", "flaky").check(1, "FLAKY  1/2", "trial 2: the final answer does not contain")
     calls = endings.started()
     submission = endings.summary()["submission"]
     endings.run("resume", submission).check(1, "completed", "nothing was run", "FLAKY")

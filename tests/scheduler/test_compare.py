@@ -201,7 +201,7 @@ class TestScored:
         assert [text.plain for text in change_lines(found.changes, None)] == [
             "tone/a  PASS → FAIL  1 trial passed → failed",
             "    its expectations changed",
-            '    trial 0: the final answer does not contain "X"; it is "Paris."',
+            '    trial 1: the final answer does not contain "X"; it is "Paris."',
         ]
 
     def test_other_rules_are_said(self, store: FolderResults) -> None:

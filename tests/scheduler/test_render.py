@@ -60,7 +60,7 @@ class TestLines:
             ["refunds", "日本語のシナリオ", "FAIL"],
             ["refunds", "x" * 120, "FLAKY"],
         ]
-        assert shown[1].endswith(f"4 of 5  1.2s  trial 1: {WORDS}")
+        assert shown[1].endswith(f"4 of 5  1.2s  trial 2: {WORDS}")
         assert shown[0].endswith("3/3     1.2s")
 
     def test_columns_line_up_with_wide_letters(self) -> None:
@@ -83,12 +83,12 @@ class TestLines:
             if not row.startswith("    "):
                 break
             below.append(row.strip())
-        assert " ".join(below) == f"trial 1: {WORDS}"
+        assert " ".join(below) == f"trial 2: {WORDS}"
 
     def test_at_200_columns_the_words_stand_beside(self) -> None:
         shown = plain(scenario_lines(sample().scenarios, 200))
         assert len([row for row in shown if not row.startswith(" ")]) == 4
-        assert any("4 of 5" in row and "trial 1: min_tool_calls" in row for row in shown)
+        assert any("4 of 5" in row and "trial 2: min_tool_calls" in row for row in shown)
 
     def test_a_single_trial_needs_no_number(self) -> None:
         asked = plan({"tone": [scenario("a")]})
@@ -105,7 +105,7 @@ class TestLines:
         document["cases"][0]["recorded_attempts"] = [0, 1]  # type: ignore[index]
         found = summarize(asked, [line("a")], artifact=PLACE, evaluations=[document])
         assert plain(scenario_lines(found.scenarios, None)) == [
-            "tone  a  FLAKY  1.2s  trial 1 recorded elsewhere, no evidence here"
+            "tone  a  FLAKY  1.2s  trial 2 recorded elsewhere, no evidence here"
         ]
 
     def test_s17_s21_what_a_pass_does_not_show_stands_beside_it(self) -> None:
@@ -145,7 +145,7 @@ class TestLines:
         asked = plan({name: [scenario("a")] for name in "abcdef"})
         lines = [line("a", case=name, outcome="passed" if name < "d" else "failed") for name in "abcdef"]
         shown = plain(summary_lines(summarize(asked, lines, artifact=PLACE), None))
-        assert "k=1  pass@1 0.50 (0.17–0.83)  (6 scenarios, 6 attempts)" in shown
+        assert "pass rate 0.50 (0.17–0.83): 3 of 6 attempts passed, 6 scenarios" in shown
 
     def test_each_grader_has_its_means_and_what_they_stand_on(self) -> None:
         """S30"""
@@ -179,9 +179,9 @@ class TestExit3:
         lines += [line("b", n) for n in range(5)]
         assert incomplete_message(summarize(asked, lines, artifact=PLACE)).split("\n") == [
             "incomplete: 7 of 12 attempts missing",
-            "  tone/a  trials 0–2, 5  workers were lost 5 times",
-            "  tone/a  trials 3–4  not played yet",
-            "  tone/b  trial 5  not played yet",
+            "  tone/a  trials 1–3, 6  workers were lost 5 times",
+            "  tone/a  trials 4–5  not played yet",
+            "  tone/b  trial 6  not played yet",
             f"  evalfleet resume {SUBMISSION}   plays what is missing",
             f"  evalfleet cancel {SUBMISSION}   ends it and keeps what is recorded",
         ]
