@@ -52,7 +52,7 @@ def comparison_lines(compared: Compared, width: int | None) -> Iterator[Text]:
     yield Text(_counts(comparison))
     yield from _listed("changed since", [f"{key}: {', '.join(what)}" for key, what in comparison.changed], width)
     others = [f"{key}: {before} trials, now {now}" for key, before, now in comparison.other_k]
-    yield from _listed("with other trials", others, width)
+    yield from _listed("with another number of trials", others, width)
     yield from _listed("new", list(comparison.new), width)
     yield from _listed("removed", list(comparison.removed), width)
     yield from _listed("not selected on one side", list(comparison.not_selected), width)
@@ -94,7 +94,8 @@ def _counts(comparison: Comparison) -> str:
     if comparison.count(UNDECIDED):
         said.append(f"{comparison.count(UNDECIDED)} undecided, attempts are missing")
     pairs = len(comparison.pairs)
-    return f"{pairs} {'pair' if pairs == 1 else 'pairs'}: {', '.join(said)}; exact McNemar p = {_p(comparison.p)}"
+    compared = f"{pairs} {'scenario' if pairs == 1 else 'scenarios'} compared"
+    return f"{compared}: {', '.join(said)}; exact McNemar p = {_p(comparison.p)}"
 
 
 def _p(p: float) -> str:
@@ -103,7 +104,7 @@ def _p(p: float) -> str:
 
 def _listed(what: str, names: list[str], width: int | None) -> Iterator[Text]:
     if names:
-        yield Text(f"{len(names)} {what}, in no pair:")
+        yield Text(f"{len(names)} {what}, not compared:")
         for name in names[:MOST_LISTED]:
             yield from _indented(clean(name), width)
         yield from _rest(len(names))

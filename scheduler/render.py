@@ -238,6 +238,8 @@ def pass_rate_in_words(summary: Summary) -> str:
 def _evaluation_rates(evaluation: EvaluationSummary, *, alone: bool = False) -> str:
     """`alone`: what the pass rate of all says already is left out."""
     k, of = evaluation.k, evaluation.scenarios
+    if not evaluation.recorded:
+        return f"k={k}  no attempt is recorded  ({_many(of, 'scenario')}, {evaluation.missing} missing)"
     parts = [f"k={k}"]
     if not alone:
         parts.append(f"pass@1 {_rate(evaluation.pass_at_1, of)}")
@@ -269,6 +271,8 @@ def _rate(rate: Rate, of: int) -> str:
 
 def _grader(grader: GraderSummary) -> str:
     """How a grader decided, over all trials that it was asked about."""
+    if not grader.answered:
+        return f"{clean(grader.name)}: no decision in {_many(grader.calls, 'call')}"
     said = f"{clean(grader.name)}: passed {grader.passed} of {grader.answered}"
     if grader.score is not None:
         said += f", score {_score(grader.score)}" + (

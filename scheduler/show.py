@@ -21,6 +21,7 @@ from scheduler.summary import Summary
 from scheduler.transcript import MOST_SHOWN, OUTCOMES, transcript
 
 _CONTEXT = "played as context"
+_ENDED = {"error": "ended in an error"}
 
 
 def choose(result: str | None, scenario: str | None, results: Path) -> tuple[Result, str | None]:
@@ -108,10 +109,10 @@ def _others(result: Result, key: tuple[str, str, int], width: int | None) -> Ite
         if line is not None:
             word = _CONTEXT if line.get("context") else str(line.get("outcome"))
             ended.setdefault(word, []).append(trial)
-    parts = [f"{trials_in_words(trials)} {clean(word)}" for word, trials in ended.items() if trials]
+    parts = [f"{trials_in_words(trials)} {_ENDED.get(word, clean(word))}" for word, trials in ended.items() if trials]
     if parts:
         yield Text()
-        yield from (Text(part, "dim") for part in wrap(f"others: {'; '.join(parts)} (--trial N)", width))
+        yield from (Text(part, "dim") for part in wrap(f"others: {'; '.join(parts)} (--trial N shows one)", width))
 
 
 def _wanted(result: Result, summary: Summary, scenario: str | None, trial: int | None) -> tuple[str, str, int] | None:

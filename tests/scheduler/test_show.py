@@ -121,8 +121,8 @@ class TestTranscript:
             "hook     tools.after: failed (harness, 12ms, fallback: it did not answer, an earlier answer was used)",
             "failure  agent_exit: exit 3",
             "expectations",
-            "pass     tool_called: shell__run was called",
-            "FAIL     final_answer_contains: no 3",
+            "passed   tool_called: shell__run was called",
+            "FAILED   final_answer_contains: no 3",
             "open     grader: quality.answers raised",
             "graders",
             "grader   quality.answers: error",
@@ -200,7 +200,7 @@ class TestTranscript:
     def test_a_record_that_cannot_be_read_does_not_hide_the_rest(self) -> None:
         text = "\n".join(page(rich_line() | {"trial_record": {"turns": 3}, "graders": [{"kind": "answered"}]}, None))
         assert "damaged  what happened cannot be read" in text
-        assert "FAIL     final_answer_contains: no 3" in text
+        assert "FAILED   final_answer_contains: no 3" in text
         assert text.count("damaged") == 2
 
     def test_a_scenario_that_was_not_played_says_so(self) -> None:
@@ -220,8 +220,12 @@ class TestShow:
         assert text.count("turn 1") == 1
 
     def test_the_other_trials_are_listed_by_how_they_ended(self, results: Path) -> None:
-        assert shown(results).rstrip().endswith("\n\nothers: trial 1 passed (--trial N)")
-        assert shown(results, scenario="tone/fine").rstrip().endswith("\n\nothers: trials 2–3 passed (--trial N)")
+        assert shown(results).rstrip().endswith("\n\nothers: trial 1 passed (--trial N shows one)")
+        assert (
+            shown(results, scenario="tone/fine")
+            .rstrip()
+            .endswith("\n\nothers: trials 2–3 passed (--trial N shows one)")
+        )
         assert "others:" not in shown(results, scenario="tone/short"), "there is no other"
 
     def test_a_scenario_and_a_trial_can_be_named(self, results: Path) -> None:

@@ -318,7 +318,17 @@ class TestJson:
     def test_the_object_of_json_has_exactly_these_keys(self) -> None:
         document = summary_of(["passed"]).document(0)
         assert set(document) == {
-            *("verdict", "exit_code", "submission", "artifact", "commit", "spend", "pass_rate", "evaluations", "graders"),
+            *(
+                "verdict",
+                "exit_code",
+                "submission",
+                "artifact",
+                "commit",
+                "spend",
+                "pass_rate",
+                "evaluations",
+                "graders",
+            ),
             "scenarios",
         }
         assert set(document["evaluations"][0]) == {

@@ -98,7 +98,12 @@ class TestWhatAScenarioCountsAs:
         [
             ("wavers", "failure", "flaky", "2 of 3 trials passed; trial 2: the final answer does not contain"),
             ("fails", "failure", "failed", "0 of 3 trials passed; trial 1: the final answer does not contain"),
-            ("breaks", "error", "error", "1 of 3 trials passed; 1 ended in an error; trial 2: error: timed out: 301 s spent"),
+            (
+                "breaks",
+                "error",
+                "error",
+                "1 of 3 trials passed; 1 ended in an error; trial 2: error: timed out: 301 s spent",
+            ),
             ("waits", "error", "incomplete", "1 of 3 trials passed; 2 of 3 missing; trial 2: missing: server_lost, 3"),
             ("elsewhere", "error", "incomplete", "3 of 3 recorded elsewhere, no evidence here"),
         ],

@@ -48,9 +48,7 @@ class TestThePage:
             ["✅ PASS", "<code>tone/passes</code>", "3/3"],
         ]
         assert rows(text)[0][4] == 'trial 2: the final answer does not contain "Paris"; it is "Lyon."'
-        assert (
-            rows(text)[3][4] == "trial 2: missing: server_lost, 3 tries"
-        )
+        assert rows(text)[3][4] == "trial 2: missing: server_lost, 3 tries"
 
     def test_s18_what_may_be_missing_has_a_sign_of_its_own_and_no_way_on(self, tmp_path: Path) -> None:
         text = page(every_kind(tmp_path / "allowed", missing_allowed=True))
