@@ -228,7 +228,7 @@ def pass_rate_in_words(summary: Summary) -> str:
         return f"pass rate unknown: no attempt is recorded{missing}"
     of = f" of {_many(rate.n, 'scenario')}" if rate.n != len(summary.scenarios) else ""
     bounds = f", with them {rate.low:.2f}–{rate.high:.2f}" if rate.missing else ""
-    sure = "too few case files for an interval"
+    sure = "too few files for an interval"
     if rate.interval is not None:
         sure = f"95 % interval {rate.interval[0]:.2f}–{rate.interval[1]:.2f}"
     counts = f"{found.passed:,} of {_many(found.recorded, 'attempt')}{of} passed"
