@@ -146,6 +146,46 @@ class TestLines:
         lines = [line("a", case=name, outcome="passed" if name < "d" else "failed") for name in "abcdef"]
         shown = plain(summary_lines(summarize(asked, lines, artifact=PLACE), None))
         assert "pass rate 0.50: 3 of 6 attempts passed (95 % interval 0.17–0.83)" in shown
+        assert not any(row.startswith("k=") for row in shown), "with k=1 alone there is no more to say"
+
+    def test_s18_s30_one_line_has_the_pass_rate_of_all_attempts(self) -> None:
+        """Issue 9, item 23: over both numbers of trials, with what is missing and what it makes of the rate."""
+        found = sample()
+        wanted = "8 of 13 attempts passed; 1 missing, with them 0.57–0.64 (too few files for an interval)"
+        assert f"pass rate 0.62: {wanted}" in plain(summary_lines(found, None))
+        document = found.document(1)["pass_rate"]
+        assert (document["passed"], document["recorded"], document["n"], document["missing"]) == (8, 13, 4, 1)
+        assert (document["low"], document["high"]) == (8 / 14, 9 / 14)
+
+    def test_with_one_number_of_trials_its_line_does_not_repeat_the_pass_rate(self) -> None:
+        asked = plan({"tone": [scenario("a", trials=2)]}, ks=[2])
+        found = summarize(asked, [line("a", 0), line("a", 1, "failed", reason="no")], artifact=PLACE)
+        assert plain(summary_lines(found, None))[-3:-1] == [
+            "pass rate 0.50: 1 of 2 attempts passed (too few files for an interval)",
+            "k=2  pass@2 1.00 (0.21–1.00)  pass^2 0.00 (0.00–0.79)",
+        ]
+
+    def test_a_pass_rate_that_cannot_be_known_says_why(self) -> None:
+        """S35: what somebody else recorded, and nothing recorded at all."""
+        asked = plan({"tone": [scenario("a", trials=2)]}, ks=[2])
+        nothing = summarize(asked, [], artifact=PLACE)
+        assert "pass rate unknown: no attempt is recorded; 2 missing" in plain(summary_lines(nothing, None))
+        elsewhere = summarize(asked, [line("a", 0), line("a", 1, recorded="elsewhere")], artifact=PLACE)
+        assert "pass rate unknown: 1 attempt recorded elsewhere, no evidence here" in plain(
+            summary_lines(elsewhere, None)
+        )
+        document = elsewhere.document(0)["pass_rate"]
+        assert (document["passed"], document["recorded"], document["value"]) == (None, 2, None)
+
+    def test_the_first_failure_has_its_trial_from_1_and_the_word_of_its_outcome(self) -> None:
+        """Issue 9, item 23: people count from 1, JSON from 0; an error and a missing attempt are called what they are."""
+        asked = plan({"tone": [scenario("a", trials=2), scenario("b", trials=2), scenario("c", trials=2)]}, ks=[2])
+        lines = [line("a", 0), line("a", 1, "failed", reason="no"), line("b", 0, "error", reason="timed out")]
+        lines += [line("b", 1), line("c", 0), line("c", 1, "missing", reason="server_lost")]
+        found = summarize(asked, lines, artifact=PLACE)
+        said = [row.split("  ")[-1] for row in plain(scenario_lines(found.scenarios, None))]
+        assert said == ["trial 2: no", "trial 1: error: timed out", "trial 2: missing: server_lost"]
+        assert found.stored(3)["scenarios"][2]["missing_attempts"] == {"1": "server_lost"}
 
     def test_each_grader_has_its_means_and_what_they_stand_on(self) -> None:
         """S30"""
