@@ -77,6 +77,7 @@ def test_b13_errors_are_told_apart_and_flags_come_from_the_environment(endings: 
         "artifact",
         "commit",
         "spend",
+        "pass_rate",
         "evaluations",
         "graders",
         "scenarios",

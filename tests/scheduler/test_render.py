@@ -178,7 +178,7 @@ class TestLines:
         assert (document["passed"], document["recorded"], document["value"]) == (None, 2, None)
 
     def test_the_first_failure_has_its_trial_from_1_and_the_word_of_its_outcome(self) -> None:
-        """Issue 9, item 23: people count from 1, JSON from 0; an error and a missing attempt are called what they are."""
+        """Issue 9, item 23: people count from 1, JSON from 0; an error and a missing attempt say so."""
         asked = plan({"tone": [scenario("a", trials=2), scenario("b", trials=2), scenario("c", trials=2)]}, ks=[2])
         lines = [line("a", 0), line("a", 1, "failed", reason="no"), line("b", 0, "error", reason="timed out")]
         lines += [line("b", 1), line("c", 0), line("c", 1, "missing", reason="server_lost")]
