@@ -14,7 +14,7 @@ import pytest
 from evalfleet.surroundings import FOREIGN_NAMES, FOREIGN_PREFIXES, is_foreign, settle, user_environment
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").split("### Variables of other programs")[1]
+PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").split("## The environment")[1]
 
 HOSTILE = {
     "CELERY_BROKER_URL": "redis://127.0.0.1:1/0",

@@ -374,6 +374,8 @@ async def test_the_judge_is_asked_by_the_run_s_uuid(server: FaultServer, client:
     run_id = new_id("run")
     path = f"/v1/runs/{uuid_of(run_id, 'run')}/hook/llm"
     server.on("POST", path, problem(502, "upstream_unavailable"), document({"text": "0.8", "tokens": 7}))
+    with pytest.raises(ProblemAnswer, match="upstream_unavailable"):  # sent once: who grades decides on another try
+        await client.judge(run_id, "How good?", deadline=time.monotonic() + 10)
     answer = await client.judge(run_id, "How good?", deadline=time.monotonic() + 10)
     assert answer == {"text": "0.8", "tokens": 7}
     assert server.requests[0].json() == {"prompt": "How good?"}

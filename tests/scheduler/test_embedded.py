@@ -42,13 +42,15 @@ def test_the_three_parts_start_and_nothing_of_them_is_left(tmp_path: Path) -> No
         assert len(endpoints.token) > 30
         assert endpoints.token not in repr(endpoints)
         state = stack.state
+        log = state / "logs" / "worker.log"
+        assert await_true(lambda: "at work" in log.read_text()), "a stack does not wait for its worker; this test does"
     assert not any(alive(pid) for pid in pids)
     assert state == tmp_path / ".evalfleet"
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     assert (state / ".gitignore").read_text() == "*\n"
     assert list((state / "pids").iterdir()) == []
     assert not (state / "valkey.sock").exists()
-    assert (state / "logs" / "worker.log").read_text() == "at work\nstopped\n", "it was asked to stop, and did"
+    assert log.read_text() == "at work\nstopped\n", "it was asked to stop, and did"
 
 
 def test_a_second_start_works_and_begins_with_an_empty_broker(tmp_path: Path) -> None:
