@@ -18,7 +18,7 @@ from evalfleet.checks.verdict import Rate
 from scheduler.layout import clean, duration, fit, pad, width_of, wrap, write_lines
 from scheduler.spend import Spend, plain
 from scheduler.summary import EvaluationSummary, MissingAttempt, ScenarioSummary, Summary
-from scheduler.tallies import GraderSummary
+from scheduler.tallies import AgentNotes, GraderSummary
 
 STYLES = {"pass": "green", "flaky": "yellow", "fail": "bold red", "incomplete": "magenta"}
 WORDS = {"pass": "PASS", "flaky": "FLAKY", "fail": "FAIL", "incomplete": "INCOMPLETE"}
@@ -52,6 +52,9 @@ def summary_lines(summary: Summary, width: int | None, more: Sequence[Section] =
         yield Text(_grader(grader))
     if summary.context_turns:
         yield Text(f"{_many(summary.context_turns, 'context turn')}: played and paid for, in no rate")
+    if summary.agent_notes is not None:
+        parts = wrap(agent_notes(summary.agent_notes), None if width is None else width - 4)
+        yield from (Text("    " * (index > 0) + part, "yellow") for index, part in enumerate(parts))
     for section in more:
         yield Text()
         yield from section(width)
@@ -204,6 +207,12 @@ def _counts(summary: Summary) -> Text:
     if crashed:
         line.append(f"; {_many(crashed, 'attempt')} passed although a turn failed")
     return line
+
+
+def agent_notes(notes: AgentNotes) -> str:
+    """How many trials have a note, and the first one's: one sentence for all of them."""
+    of = f"{_many(notes.trials, 'trial')}, first in {clean(notes.case)}/{clean(notes.scenario)}"
+    return f"note ({of}): {clean(notes.note)}"
 
 
 def rate_lines(summary: Summary) -> Iterator[str]:

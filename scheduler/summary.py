@@ -28,7 +28,7 @@ from evalfleet.plan import Plan
 from evalfleet.quarantine import Quarantine, by_key
 from scheduler.gate import exit_code
 from scheduler.spend import Spend
-from scheduler.tallies import GraderSummary, PlanLines, ScenarioLines
+from scheduler.tallies import AgentNotes, GraderSummary, PlanLines, ScenarioLines
 
 __all__ = [
     "EvaluationSummary",
@@ -191,6 +191,7 @@ class Summary:
     seconds: float | None = None
     graders: tuple[GraderSummary, ...] = ()
     missing_allowed: bool = False
+    agent_notes: AgentNotes | None = None
 
     @property
     def missing(self) -> int:
@@ -221,6 +222,7 @@ class Summary:
             "evaluations": [evaluation.document() for evaluation in self.evaluations],
             "graders": [grader.document() for grader in self.graders],
             "scenarios": [scenario.document() for scenario in self.scenarios],
+            "agent_notes": None if self.agent_notes is None else self.agent_notes.document(),
         }
 
     def stored(self, exit_code: int) -> dict[str, Any]:
@@ -305,6 +307,7 @@ def summed_up(
         context_turns=plan.context_turns(),
         seconds=seconds,
         graders=kept.graders.summaries(),
+        agent_notes=kept.agent_notes(),
     )
 
 

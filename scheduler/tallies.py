@@ -55,11 +55,38 @@ class PlanLines:
         """Of a scored scenario."""
         return self._scenarios[case, scenario]
 
+    def agent_notes(self) -> AgentNotes | None:
+        """Of all scored trials."""
+        noted = [(name, lines.note) for name, lines in self._scenarios.items() if lines.note is not None]
+        if not noted:
+            return None
+        (case, scenario), (trial, note) = noted[0]
+        return AgentNotes(sum(lines.noted for lines in self._scenarios.values()), case, scenario, trial, note)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentNotes:
+    """What is to be said of how agents were read: of how many trials, and the first of them in the plan's order."""
+
+    trials: int
+    case: str
+    scenario: str
+    trial: int
+    note: str
+
+    def document(self) -> dict[str, Any]:
+        """The notes in `--json`."""
+        first = {"case": self.case, "scenario": self.scenario, "trial": self.trial, "note": self.note}
+        return {"trials": self.trials, "first": first}
+
 
 class ScenarioLines:
     """The lines of one scenario, from trial 0 to `trials` - 1; any beyond are nobody's attempt."""
 
-    __slots__ = ("_durations", "_states", "_why", "lost", "passed_with_failed_turn", "repeated", "score_sum", "scored")
+    __slots__ = (
+        *("_durations", "_states", "_why", "lost", "note", "noted"),
+        *("passed_with_failed_turn", "repeated", "score_sum", "scored"),
+    )
 
     def __init__(self, trials: int) -> None:
         self._states = bytearray(trials)
@@ -69,6 +96,10 @@ class ScenarioLines:
         """The first trial with evidence that did not pass, its outcome, and why."""
         self.passed_with_failed_turn = 0
         """Trials that passed although a turn of theirs failed (S21)."""
+        self.noted = 0
+        """Trials with a note on how the agent was read, whatever became of them."""
+        self.note: tuple[int, str] | None = None
+        """The first of these, and what it says."""
         self.repeated: Counter[str] = Counter()
         """Tries before the one that gave a result, by why they had none (S17); a missing attempt's reason says it."""
         self.scored = 0
@@ -83,6 +114,9 @@ class ScenarioLines:
         if line.get("recorded") == "elsewhere":
             self._states[trial] = _ELSEWHERE
             return False
+        if said := _note(line):
+            self.noted += 1
+            self.note = min(self.note or (trial, said), (trial, said))
         if outcome not in EVIDENCE:
             self._states[trial] = _MISSING
             if reason is not None:
@@ -202,6 +236,13 @@ def answers_of(line: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _has_failed_turn(line: Mapping[str, Any]) -> bool:
     record = line.get("trial_record")
     return isinstance(record, Mapping) and bool(record.get("error"))
+
+
+def _note(line: Mapping[str, Any]) -> str:
+    """The first note of a line's trial, "" where it has none."""
+    record = line.get("trial_record")
+    notes = record.get("notes") if isinstance(record, Mapping) else None
+    return str(notes[0]) if isinstance(notes, list) and notes else ""
 
 
 def _repeated_tries(line: Mapping[str, Any]) -> Iterator[str]:

@@ -117,6 +117,8 @@ def _head(page: _Page, line: Mapping[str, Any], trials: int | None, trial: Trial
         yield from page.entry("score", str(line["judge_score"]))
     if trial is not None and trial.not_played and trial.not_played != line.get("reason"):
         yield from page.entry("note", trial.not_played)
+    for note in trial.notes if trial is not None else ():
+        yield from page.entry("note", note, "yellow")
 
 
 def _turn(page: _Page, trial: Trial, number: int) -> Iterator[Text]:

@@ -78,7 +78,8 @@ class HookCall:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One trial of one scenario. `not_played`: the sentence of S8, where the agent ended the conversation before all
-    turns of this scenario were played. `error`: the sentence of the first turn that did not succeed."""
+    turns of this scenario were played. `error`: the sentence of the first turn that did not succeed. `notes`: what a
+    person has to know of how the agent was read, and no check asks for (an `agent.note` of the journal each)."""
 
     turns: tuple[TurnSummary, ...]
     tool_calls: tuple[ToolCall, ...]
@@ -87,6 +88,7 @@ class Trial:
     error: str | None
     duration_ms: int
     not_played: str | None = None
+    notes: tuple[str, ...] = ()
 
     def run_document(self) -> dict[str, Any]:
         """What a grader gets as `run` (S27). A fresh copy that JSON can hold; its text is as in the artifact."""
@@ -116,6 +118,7 @@ class Trial:
                 "error": self.error,
                 "duration_ms": self.duration_ms,
                 "not_played": self.not_played,
+                "notes": list(self.notes),
             }
         )
         return document
@@ -132,6 +135,7 @@ class Trial:
                 error=document["error"],
                 duration_ms=document["duration_ms"],
                 not_played=document.get("not_played"),
+                notes=tuple(str(note) for note in document.get("notes") or ()),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"this is not the document of a trial: {error!r}") from error
@@ -147,6 +151,7 @@ def read_trial(turns: Sequence[TurnRecord], *, not_played: str | None = None) ->
         error=_error(turns),
         duration_ms=round(sum(run_seconds(turn.run) for turn in turns) * 1000),
         not_played=not_played,
+        notes=tuple(note for number, turn in enumerate(turns, 1) for note in _notes(turn, number, of=len(turns))),
     )
 
 
@@ -280,6 +285,14 @@ def hook_calls(run_id: str, events: Sequence[Mapping[str, Any]]) -> Iterator[Hoo
             fallback=fallback,
             error=_hook_error(data) if fallback or data.get("decision") in ("failed", "malformed") else None,
         )
+
+
+def _notes(turn: TurnRecord, number: int, *, of: int) -> Iterator[str]:
+    for event in once(turn.events):
+        data = event.get("data")
+        if event.get("type") == "agent.note" and isinstance(data, Mapping) and _is_text(data, "message"):
+            where = f"turn {number}: " if of > 1 else ""
+            yield where + one_line(data["message"], FAILURE_SHOWN)
 
 
 def _hook_error(data: Mapping[str, Any]) -> str | None:

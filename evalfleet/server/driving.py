@@ -126,6 +126,10 @@ class Sink(Protocol):
         """The agent's answer (text or JSON); a later one takes the earlier one's place as the final message."""
         ...
 
+    async def note(self, message: str) -> None:
+        """What a person has to know of this turn and no check asks for: `agent.note` in the journal. One sentence."""
+        ...
+
 
 class Driver(Protocol):
     """Runs the agent of one harness."""

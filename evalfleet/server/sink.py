@@ -110,6 +110,9 @@ class RunSink:
         part = {"type": "text", "text": value} if isinstance(value, str) else {"type": "json", "value": value}
         await self._add(Message("assistant", text_of([part]), now()))
 
+    async def note(self, message: str) -> None:
+        await self._add(Event("agent.note", text_of({"message": message}), now()))
+
     # -- the runner's side
 
     async def drain(self, at: str) -> tuple[list[Entry], Mapping[str, Any]]:

@@ -63,7 +63,7 @@ def _answer(result: Result, prepared: Prepared, call: Call) -> Answer:
         lines.append(f"stopped: {result.ended_early}")
     if result.summary.missing or result.summary.unrecorded:
         lines += [incomplete_message(result.summary), "  harness_eval with the same arguments goes on, too"]
-    if any(scenario.first_failure for scenario in result.summary.scenarios):
+    if result.summary.agent_notes or any(scenario.first_failure for scenario in result.summary.scenarios):
         lines.append(QUOTED)
     budget = prepared.plan.limits.budget
     document = {

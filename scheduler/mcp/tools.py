@@ -123,6 +123,7 @@ _RESULT: Mapping[str, Schema] = {
     "pass_rate": {"type": "object"},
     "evaluations": _OBJECTS,
     "graders": _OBJECTS,
+    "agent_notes": _maybe("object"),
     "scenarios": {
         "type": "array",
         "items": {

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from evalfleet.checks.text import one_line, trial_number
 from scheduler.differences import comparison_lines
 from scheduler.layout import duration, paragraphs
-from scheduler.render import WORDS, last_line, rate_lines, scenario_count
+from scheduler.render import WORDS, agent_notes, last_line, rate_lines, scenario_count
 from scheduler.reports.report import Report, Standing, failures
 from scheduler.summary import ScenarioSummary
 
@@ -27,6 +27,7 @@ MOST_TOLD = 20
 """Scenarios of which the page shows a trial."""
 MOST_FAILURES = 10
 MOST_OF_A_SENTENCE = 400
+MOST_OF_A_NOTE = 1000
 MOST_OF_AN_ANSWER = 1500
 MOST_OF_A_COMPARISON = 20_000
 
@@ -65,6 +66,8 @@ def markdown(report: Report) -> Iterator[str]:
         yield "</details>\n\n"
     for line in rate_lines(summary):
         yield f"- {escaped(line)}\n"
+    if summary.agent_notes is not None:
+        yield f"- {escaped(agent_notes(summary.agent_notes), MOST_OF_A_NOTE)}\n"
     yield f"- commit {code(summary.commit[:12])}, submission {code(summary.submission)}\n"
     yield f"- {escaped(last_line(summary).plain)}\n"
     if (summary.missing or summary.unrecorded) and not summary.missing_allowed:

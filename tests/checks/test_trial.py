@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalfleet.checks import HookCall, Trial, TurnRecord, evaluate, expectation_from_document, read_trial
-from evalfleet.checks.text import TOO_DEEP, json_safe
+from evalfleet.checks.text import TOO_DEEP, json_safe, one_line
 from tests.checks.reading import CASES
 from tests.checks.trials import answers, calls, event, result, run, says, trial_with, turn
 
@@ -188,6 +188,20 @@ def test_s22_a_fallback_counts_as_failed() -> None:
 def test_a_hooks_own_words_about_its_failure_are_kept(data: dict[str, Any], error: str | None) -> None:
     (hook,) = read_trial([turn(events=[event("hook.called", hook="h", **data)])]).hooks
     assert hook.error == error
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_item_22_a_note_of_the_journal_is_the_trials_and_is_stored(turns: int) -> None:
+    """Once for each event, of whatever turn; no check and no grader sees it. Older artifacts have none."""
+    note = {"id": "evt_1", **event("agent.note", message="line 1 is\nno JSON")}
+    odd = [event("agent.note"), event("agent.note", message=7), {"type": "agent.note", "data": "x"}]
+    trial = read_trial([*([turn()] * (turns - 1)), turn(events=[note, note, *odd])])
+    assert trial.notes == (("turn 2: " if turns == 2 else "") + one_line("line 1 is\nno JSON", 1000),)
+    assert Trial.from_json(trial.to_json()) == trial
+    assert "notes" not in trial.run_document()
+    older = trial.to_json()
+    del older["notes"]
+    assert Trial.from_json(older).notes == ()
 
 
 def test_a_trial_of_an_artifact_from_before_hooks_spoke_is_read() -> None:

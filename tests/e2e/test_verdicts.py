@@ -23,6 +23,8 @@ def say(kind, **more):
 def call(name):
     return {"id": "1", "name": name, "args": {}}
 
+if turn["message"] == "stray print":
+    print("Loading the model", flush=True)
 match turn["message"]:
     case "one id for all":
         say("tool_call", **call("ls"))
@@ -55,9 +57,11 @@ CASES = {
     "flaky": "scenarios: [{id: own, user: flaky, trials: 3, expect: [no_error: true]}]\n",
     "infra": "scenarios: [{id: away, user: infrastructure, expect: [no_error: true]}]\n",
     "crash": "scenarios: [{id: green, user: crash, expect: [final_answer_contains: hello]}]\n",
+    "stray": "scenarios: [{id: read, user: stray print, expect: [final_answer_contains: hello]}]\n",
     "graded": """scenarios:
   - {id: decided, user: hi, expect: [grader: {name: broken.one}, final_answer_contains: Paris]}
   - {id: crashed, user: crash, expect: [final_answer_contains: hello, grader: {name: broken.one}]}
+  - {id: ours, user: hi, expect: [grader: {name: own.said}]}
 """,
 }
 
@@ -72,6 +76,10 @@ def amounts(tree: Tree) -> list[Any]:
 def test_s11_s17_s21_s23_what_an_agent_did_decides_and_nothing_hides_it(tree: Tree) -> None:
     (tree.root / "agent.py").write_text(AGENT)
     tree.grader("broken", "def one(t, case, run):\n    raise ValueError('cannot read it')\n")
+    tree.grader("own", "from worker.rules import says\n\ndef said(t, case, run):\n    return says(run)\n")
+    tree.configure('[graders]\nfiles = ["worker/**"]')
+    (tree.root / "worker").mkdir()
+    (tree.root / "worker/rules.py").write_text("def says(run):\n    return run['final_answer'] == 'hello'\n")
     for name, text in CASES.items():
         tree.case(name, text)
     done = tree.run("eval", "--json").check(1).document()
@@ -83,8 +91,10 @@ def test_s11_s17_s21_s23_what_an_agent_did_decides_and_nothing_hides_it(tree: Tr
         "flaky/own": "flaky",
         "infra/away": "pass",
         "crash/green": "pass",
+        "stray/read": "pass",
         "graded/decided": "fail",
         "graded/crashed": "fail",
+        "graded/ours": "pass",
     }
     assert rows["ids/hidden"]["first_failure"] == '"rm" was called once, and it was not to be called'
     assert rows["order/at-once"]["first_failure"].endswith("were called in one message: neither is before the other")
@@ -102,6 +112,11 @@ def test_s11_s17_s21_s23_what_an_agent_did_decides_and_nothing_hides_it(tree: Tr
     assert "(the run failed: agent_exit:" in crashed["first_failure"]
     assert (done["spend"]["amount"], done["spend"]["tokens"]) == ("0.03", 20), "every try was paid for"
     assert amounts(tree) == [(1, "0.03", 20), (3, "0", 0)], "on the server, too"
+    notes = done["agent_notes"]
+    assert (notes["trials"], notes["first"]["case"], notes["first"]["scenario"]) == (1, "stray", "read"), "item 22"
+    assert notes["first"]["note"].endswith('line 1 starts with "Loading the model"')
     shown = tree.run("show").check(0).out
+    assert "note (1 trial, first in stray/read): line 1 of the agent's output is no JSON object" in shown
+    assert "the `answer` in line 2 was not read" in tree.run("show", "stray/read").out
     assert "1 try repeated (1 upstream_unavailable)" in shown
     assert "passed although a turn failed" in shown

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+import evalfleet
 from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.checks.trial import Trial, TurnSummary
+from evalfleet.graders.check import check_graders
 from evalfleet.graders.judging import about
 from evalfleet.graders.pool import GraderPool, GraderSettings, LlmAnswer
+from evalfleet.treeconfig import GradersConfig
 from tests.graders.trees import CASE, RUN, make_tree
 
 TURNS = [("What is the capital?", "Of which country?"), ("Italy", "Rome"), ("Sure?", None)]
@@ -138,15 +141,88 @@ def test_an_installed_package_called_evals_keeps_its_name_and_graders_run_all_th
     site = tmp_path / "site"
     (site / "evals").mkdir(parents=True)
     (site / "evals/__init__.py").write_text("VERSION = 'theirs'\n")
+    text = "import evals\ndef says(t, case, run): return {'pass': True, 'why': evals.VERSION}\n"
+    root = make_tree(tmp_path / "tree", it=text)
+    assert why(root, "it.says", settings=python_with(site, tmp_path)) == "theirs"
+
+
+OF_OUR_NAMES = """
+import multiprocessing
+import scheduler, worker.rules
+from worker.rules import Rule
+
+def says(t, case, run):
+    return {"pass": True, "why": f"{scheduler.OF} {Rule('yes').text} {worker.rules.__file__}"}
+
+def spawned(t, case, run):
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        (rule,) = pool.map(Rule, ["anew"])
+    return {"pass": type(rule) is Rule, "why": rule.text}
+"""
+
+
+@pytest.fixture
+def named_as_ours(tmp_path: Path) -> Path:
+    """A tree with a package `scheduler`, and a folder `worker` without an `__init__.py`."""
+    root = make_tree(tmp_path / "tree", it=OF_OUR_NAMES)
+    (root / "scheduler").mkdir()
+    (root / "scheduler/__init__.py").write_text("OF = 'the tree'\n")
+    (root / "worker").mkdir()
+    (root / "worker/rules.py").write_text("class Rule:\n    def __init__(self, text): self.text = text\n")
+    return root
+
+
+@pytest.mark.parametrize("where", ["beside evalfleet", "an interpreter with evalfleet"])
+def test_item_16_packages_of_the_tree_with_our_names_are_the_trees(
+    named_as_ours: Path, tmp_path: Path, where: str
+) -> None:
+    """On our own interpreter, where evalfleet is installed, and on one of the user's that has it among its packages."""
+    settings = GraderSettings()
+    if where == "an interpreter with evalfleet":
+        settings = python_with(site_of(tmp_path, "evalfleet", "scheduler", "worker"), tmp_path)
+    assert why(named_as_ours, "it.says", settings=settings) == f"the tree yes {named_as_ours}/worker/rules.py"
+    assert why(named_as_ours, "it.spawned", settings=settings) == "anew"
+    config = GradersConfig(python=settings.python, files=("scheduler/**", "worker/**"))
+    assert check_graders(named_as_ours, [("it.says", "a.yaml:1:1")], config) == []
+
+
+def test_a_package_with_our_name_that_is_not_ours_keeps_its_place_on_the_path(
+    named_as_ours: Path, tmp_path: Path
+) -> None:
+    """What is installed comes before the tree (S28), and what the grader puts in front before both."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "scheduler.py").write_text("OF = 'an installed one'\n")
+    (site / "first").mkdir()
+    (site / "first/worker.py").write_text("OF = 'the first'\n")
+    text = f"""
+import sys
+sys.path.insert(0, {str(site / "first")!r})
+import scheduler, worker
+def says(t, case, run): return {{"pass": True, "why": f"{{scheduler.OF}}, {{worker.OF}}"}}
+"""
+    make_tree(named_as_ours, it=text)
+    assert why(named_as_ours, "it.says", settings=python_with(site, tmp_path)) == "an installed one, the first"
+
+
+def site_of(tmp_path: Path, *packages: str) -> Path:
+    """A folder of installed packages with these of ours."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    for name in packages:
+        (site / name).symlink_to(Path(evalfleet.__file__).parents[1] / name)
+    return site
+
+
+def python_with(site: Path, tmp_path: Path) -> GraderSettings:
+    """Our interpreter with the packages of `site` in front of its own."""
     python = tmp_path / "python"
     code = f"import runpy, sys; sys.path.insert(0, {str(site)!r}); sys.argv = sys.argv[1:]; "
     code += "runpy.run_path(sys.argv[0], run_name='__main__')"
     python.write_text(f'#!/bin/sh\nwhile [ "${{1#-}}" != "$1" ] || [ "$1" = utf8 ]; do shift; done\n'
                       f'exec {sys.executable} -I -X utf8 -c "{code}" "$@"\n')  # fmt: skip
     python.chmod(0o755)
-    text = "import evals\ndef says(t, case, run): return {'pass': True, 'why': evals.VERSION}\n"
-    root = make_tree(tmp_path / "tree", it=text)
-    assert why(root, "it.says", settings=GraderSettings(python=str(python))) == "theirs"
+    return GraderSettings(python=str(python))
 
 
 T = """

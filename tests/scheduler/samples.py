@@ -75,6 +75,7 @@ def trial_record(
     failure: Mapping[str, Any] | None = None,
     error: str | None = None,
     not_played: str | None = None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     return {
         "turns": [
@@ -96,6 +97,7 @@ def trial_record(
         "error": error,
         "duration_ms": duration_ms,
         "not_played": not_played,
+        "notes": list(notes),
     }
 
 

@@ -116,6 +116,18 @@ class TestLines:
         assert text[0] == "tone  a  PASS  1.2s  passed although a turn failed; 1 try repeated (1 server_lost)"
         assert text[2] == "1 scenario: 1 pass; 1 attempt passed although a turn failed"
 
+    @pytest.mark.parametrize("width", [80, None])
+    def test_item_22_notes_on_how_agents_were_read_are_one_sentence(self, width: int | None) -> None:
+        noted = trial_record(notes=["line 1 of the agent's output is no JSON object of the protocol: \x1b[31mLoading"])
+        asked = plan({"tone": [scenario(id_, trials=2) for id_ in "ab"]}, ks=[2])
+        lines = [line(id_, n, trial_record=noted) for id_ in "ab" for n in range(2)]
+        shown = [part.plain for part in summary_lines(summarize(asked, lines, artifact="x"), width)]
+        text = "\n".join(shown)
+        assert text.count("of the protocol") == 1
+        assert "note (4 trials, first in tone/a): line 1 of the agent's output is " in text
+        assert "\x1b" not in text
+        assert width is None or max(map(len, shown)) <= width
+
     def test_the_last_line_is_spend_time_artifact(self) -> None:
         """S37"""
         usage = {"chat_id": "c", "total_tokens": 52318, "amount": "0.05413", "currency": "USD", "final": True}

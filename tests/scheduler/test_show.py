@@ -174,6 +174,11 @@ class TestTranscript:
         text = page(line("a", trial_record=trial_record(hooks=[hook])), None)
         assert "  hook     tools.before: failed (harness, 12ms): KeyError: 'price'" in text
 
+    def test_item_22_how_the_agent_was_read_stands_above_its_turns(self) -> None:
+        record = trial_record(notes=["line 1 of the agent's output is no JSON object"])
+        text = page(line("a", trial_record=record), None)
+        assert text[1] == "  note     line 1 of the agent's output is no JSON object"
+
     def test_an_assertion_that_did_not_pass_says_where_it_stands(self) -> None:
         document = scenario("a", expect=[{"no_error": True}, {"final_answer_contains": "x"}])
         asked = Scenario.from_json(document | {"expect_places": [[7, 9], [8, 9]]})

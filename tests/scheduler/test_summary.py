@@ -99,6 +99,26 @@ class TestScenarios:
         )
         assert found.document()["repeated_tries"] == {"rate_limited": 2, "the run was cancelled": 1}
 
+    def test_item_22_notes_on_how_agents_were_read_are_counted_and_the_first_is_shown(self) -> None:
+        """First by the plan, in whatever order lines come; a note changes no verdict and no scenario's words."""
+        asked = plan({"tone": [scenario("a", trials=2), scenario("b", trials=2)]}, ks=[2, 2])
+        lines = [
+            line("a", 0),
+            line("b", 0, trial_record=trial_record(notes=["of b, 0"])),
+            line("b", 1, "failed", trial_record=trial_record(notes=["turn 1: of b, 1", "turn 2: of b, 1"])),
+            line("a", 1, "missing", trial_record=trial_record(notes=["of a, 1"])),
+            line("b", 5, trial_record=trial_record(notes=["of no attempt"])),
+            line("a", 0, context=True, trial_record=trial_record(notes=["of a context"])),
+        ]
+        for order in itertools.permutations(lines):
+            notes = summarize(asked, order, artifact="x").agent_notes
+            assert notes is not None
+            first = {"case": "tone", "scenario": "a", "trial": 1, "note": "of a, 1"}
+            assert notes.document() == {"trials": 3, "first": first}
+        found = summarize(asked, lines, artifact="x")
+        assert [row.verdict for row in found.scenarios] == ["incomplete", "flaky"]
+        assert [row.remarks for row in found.scenarios] == [(), ()]
+
     def test_why_an_attempt_without_a_line_is_missing_can_be_told(self) -> None:
         [found] = summary_of(["-", "-"], reasons={("tone", "a", 1): "workers were lost 5 times"}).scenarios
         assert [attempt.reason for attempt in found.missing] == ["not played yet", "workers were lost 5 times"]
@@ -318,19 +338,10 @@ class TestJson:
     def test_the_object_of_json_has_exactly_these_keys(self) -> None:
         document = summary_of(["passed"]).document(0)
         assert set(document) == {
-            *(
-                "verdict",
-                "exit_code",
-                "submission",
-                "artifact",
-                "commit",
-                "spend",
-                "pass_rate",
-                "evaluations",
-                "graders",
-            ),
-            "scenarios",
+            *("verdict", "exit_code", "submission", "artifact", "commit", "spend", "pass_rate", "evaluations"),
+            *("graders", "scenarios", "agent_notes"),
         }
+        assert document["agent_notes"] is None
         assert set(document["evaluations"][0]) == {
             *("id", "k", "status", "pass_at_1", "pass_hat_k", "judge_score", "scenarios", "recorded", "missing"),
             "rates",

@@ -28,7 +28,7 @@ import threading
 from types import ModuleType
 from typing import Any, NoReturn
 
-from evalfleet.graders.inside import answers, faults, frames, kernel, names, tools
+from evalfleet.graders.inside import answers, faults, frames, kernel, names, ours, tools
 
 CHANNEL = 1000  # the private line's descriptor: far from the small numbers that programs close in a row
 NOFILE = 1024
@@ -105,8 +105,10 @@ def furnish(root: str, scratch: str) -> None:
     os.environ["TMPDIR"] = scratch
     os.chdir(root)
     sys.dont_write_bytecode = True
-    # multiprocessing's spawn and forkserver run the main module's file again in each process: that must not be ours.
+    ours.install()
+    # multiprocessing's spawn and forkserver run the main module's file again in each process that they start.
     sys.modules["__main__"] = ModuleType("__main__")
+    sys.modules["__main__"].__file__ = ours.__file__
 
 
 def open_streams() -> None:

@@ -148,6 +148,8 @@ class CommandDriver:
             return _server_stopped()
         if status == 0 and not relay.broken:
             await relay.report(output.finish())
+        elif not relay.broken:
+            await relay.report(output.notes())
         return Ended(relay.failure or _exit_failure(status, errors, output), relay.busy)
 
     async def _leave(self, agent: AgentProcess, grace: float, *listeners: asyncio.Task[None]) -> None:

@@ -79,7 +79,14 @@ class Broken:
     message: str
 
 
-AgentLine = ToolCallsLine | ToolResultLine | HookLine | UsageLine | AnswerLine | ErrorLine | Broken
+@dataclass(frozen=True, slots=True)
+class NoteLine:
+    """What a person has to know about how the output was read: the reader says it, and no agent. One sentence."""
+
+    message: str
+
+
+AgentLine = ToolCallsLine | ToolResultLine | HookLine | UsageLine | AnswerLine | ErrorLine | Broken | NoteLine
 
 KINDS = ("tool_call", "tool_calls", "tool_result", "hook", "usage", "answer", "error")
 
@@ -246,6 +253,16 @@ def loads(text: str) -> Any:
     return Unreadable(_TOO_DEEP) if brackets > DEPTH_LIMIT and _deeper_than(document, DEPTH_LIMIT) else document
 
 
+def loads_first(text: str) -> Any:
+    """The JSON that a text starts with, whatever comes behind it."""
+    try:
+        return _DECODER.raw_decode(text)[0]
+    except RecursionError:
+        return Unreadable(_TOO_DEEP)
+    except ValueError as error:
+        return Unreadable(str(error))
+
+
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
@@ -255,6 +272,9 @@ def _finite(text: str) -> float:
     if math.isinf(number):
         raise ValueError(f"{shorten(text, 20)} is too large for a number")
     return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 
 
 def _deeper_than(document: Any, limit: int) -> bool:

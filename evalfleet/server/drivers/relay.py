@@ -11,6 +11,7 @@ from evalfleet.server.drivers.protocol import (
     Broken,
     ErrorLine,
     HookLine,
+    NoteLine,
     ToolCallsLine,
     ToolResultLine,
     UsageLine,
@@ -47,6 +48,8 @@ class Relay:
                 await self._use(line)
             case AnswerLine():
                 await self._sink.answer(line.value)
+            case NoteLine():
+                await self._sink.note(line.message)
             case ErrorLine():
                 if self.failure is None:
                     self.failure, self.busy = Failure(line.code, line.message, line.retryable), _busy(line)

@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.reports.markdown import MOST_ROWS, code, escaped, fenced, markdown
 from scheduler.reports.report import Report
+from scheduler.tallies import AgentNotes
 from tests.scheduler.reports.making import asked, every_kind, failed, made
 from tests.scheduler.samples import line
 
@@ -65,6 +66,13 @@ class TestThePage:
         assert "- no spend reported" in text
         assert text.rstrip().endswith("ends it and keeps what is recorded.")
         assert "<code>evalfleet resume sub_0123456789abcdefghjkmnpqrs</code> plays what is missing" in text
+
+    def test_item_22_how_agents_were_read_is_said_once(self, tmp_path: Path) -> None:
+        report = every_kind(tmp_path)
+        noted = replace(report.summary, agent_notes=AgentNotes(3, "tone", "fails", 0, "line 1 is `*no*` JSON"))
+        said = [row for row in page(replace(report, summary=noted)).splitlines() if "JSON" in row]
+        assert said == ["- note (3 trials, first in tone/fails): line 1 is \\`\\*no\\*\\` JSON"]
+        assert "note (" not in page(report)
 
     def test_runs_are_links_where_a_platform_has_them(self, tmp_path: Path) -> None:
         report = every_kind(tmp_path / "platform")

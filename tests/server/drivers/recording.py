@@ -57,6 +57,9 @@ class Recording:
     async def answer(self, value: Any) -> None:
         self._note("answer", value)
 
+    async def note(self, message: str) -> None:
+        self._note("note", message)
+
 
 def a_turn(message: str = "hello", *, chat: str = "chat_1", **more: Any) -> Turn:
     return Turn(run_id=more.pop("run_id", "run_1"), chat_id=chat, turn=more.pop("turn", 0), message=message, **more)

@@ -140,6 +140,29 @@ async def test_what_was_reported_before_a_crash_stays(driver: MakeDriver) -> Non
     assert [what[0] for what in sink.said] == ["tool_calls"]
 
 
+@pytest.mark.parametrize("status", [0, 3])
+async def test_item_22_a_stray_print_before_the_protocol_is_noted(
+    driver: MakeDriver, tmp_path: Path, status: int
+) -> None:
+    """Also of an agent that failed then: its calls are not in the journal either."""
+    agent = tmp_path / "agent.sh"
+    agent.write_text(
+        f"""#!/bin/sh
+echo 'Loading the model'
+echo '{{"type": "tool_call", "id": "1", "name": "rm", "args": {{}}}}'
+exit {status}
+"""
+    )
+    agent.chmod(0o755)
+    ended, sink = await play(driver(str(agent)))
+    assert (ended.failure is None) == (status == 0)
+    [note] = [what[1] for what in sink.said if what[0] == "note"]
+    assert "and the `tool_call` in line 2 was not read" in note
+    assert note.endswith('line 1 starts with "Loading the model"')
+    assert len(sink.answers) == (status == 0)
+    assert "tool_calls" not in [what[0] for what in sink.said]
+
+
 async def test_an_error_line_outweighs_the_exit_status(driver: MakeDriver, tmp_path: Path) -> None:
     agent = tmp_path / "agent.sh"
     agent.write_text(

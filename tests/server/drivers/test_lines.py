@@ -14,6 +14,7 @@ from evalfleet.server.drivers.protocol import (
     Broken,
     ErrorLine,
     HookLine,
+    NoteLine,
     ToolCallsLine,
     ToolResultLine,
     UsageLine,
@@ -39,7 +40,7 @@ GOOD = [
     pytest.param(b'{"city": "Paris"}\n', [AnswerLine('{"city": "Paris"}')], id="JSON without a type is plain text"),
     pytest.param(b'{"type": "city"}\n', [AnswerLine('{"type": "city"}')], id="an unknown type is plain text"),
     pytest.param(b'{"type": 7}\n', [AnswerLine('{"type": 7}')], id="a type that is no text is plain text"),
-    pytest.param(b'{\n "type": "answer"\n}', [AnswerLine('{\n "type": "answer"\n}')], id="pretty JSON is plain text"),
+    pytest.param(b'{\n "type": "city"\n}', [AnswerLine('{\n "type": "city"\n}')], id="pretty JSON is plain text"),
     pytest.param(b"[1]\n", [AnswerLine("[1]")], id="a JSON list is plain text"),
     pytest.param(b"{braces} first\nthen more", [AnswerLine("{braces} first\nthen more")], id="a text may open a brace"),
     pytest.param(b"caf\xc3\xa9 \xff", [AnswerLine("café \ufffd")], id="invalid UTF-8 becomes U+FFFD (C04)"),
@@ -215,6 +216,74 @@ def test_with_a_content_type_of_json_lines_plain_text_is_a_breach() -> None:
 
 def test_as_plain_text_even_a_protocol_line_is_the_answer() -> None:
     assert read(b'{"type":"answer","text":"x"}', mode="text") == [AnswerLine('{"type":"answer","text":"x"}')]
+
+
+STRAY = [
+    pytest.param(b'Loading\n{"type":"answer","text":"x"}\n', 1, "`answer` in line 2", "Loading", id="a line before"),
+    pytest.param(
+        b'\n\nLoading\n\nready\n{"id":"1","args":{},"type":"tool_call","name":"rm"}',
+        *(3, "`tool_call` in line 6", "Loading"),
+        id="blank lines and a type that comes last",
+    ),
+    pytest.param(
+        b'\r 10%\r100%{"type":"usage"}\r\n', 1, "`usage` in it", '10%\r100%{"type":"usage"}', id="no line end"
+    ),
+    pytest.param(
+        b"""d {'a': 1}{"type":"usage"}\n""", 1, "`usage` in it", """d {'a': 1}{"type":"usage"}""", id="a dict, too"
+    ),
+    pytest.param(
+        b'{"level":"info","msg":"up"}\n{"type":"error","message":"no"}',
+        *(1, "`error` in line 2", '{"level":"info","msg":"up"}'),
+        id="a log line that is JSON",
+    ),
+    pytest.param(
+        b'{\n  "type": "answer",\n  "text": "x"\n}\n', 1, "`answer` in it", "{", id="an object over several lines"
+    ),
+    pytest.param(
+        b'say "type":"answer"\n{"type":"answer","text":"' + b"y" * 300_000 + b'"}',
+        *(1, "`answer` in line 2", 'say "type":"answer"'),
+        id="a long line, after words that only look like one",
+    ),
+]
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+@pytest.mark.parametrize(("data", "line", "unread", "start"), STRAY)
+def test_item_22_what_stands_before_the_protocol_makes_plain_text_and_a_note(
+    data: bytes, line: int, unread: str, start: str, size: int
+) -> None:
+    if size == 1 and len(data) > 1000:
+        size = 4096
+    note, answer = read(data, size=size)
+    assert isinstance(answer, AnswerLine)
+    assert answer.value == data.decode().removesuffix("\n").removesuffix("\r" * data.endswith(b"\r\n"))
+    assert isinstance(note, NoteLine)
+    assert note.message.startswith(f"line {line} of the agent's output is no JSON object of the protocol, so ")
+    assert f"and the {unread} was not read" in note.message
+    assert note.message.endswith(f'line {line} starts with "{start}"')
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"Paris\n",
+        b'Say {"type": "answer"\n',
+        b'Use {"type": "object", "properties": {"answer": {"type": "string"}}}\n',
+        b'a log has "type": "error" in it',
+    ],
+)
+def test_a_plain_answer_without_an_object_of_the_protocol_has_no_note(data: bytes) -> None:
+    assert [type(line) for line in read(data)] == [AnswerLine]
+
+
+def test_text_that_may_only_be_text_has_no_note() -> None:
+    assert len(read(b'Paris\n{"type":"answer","text":"x"}', mode="text")) == 1
+
+
+def test_looking_for_the_protocol_in_a_large_plain_answer_is_bounded() -> None:
+    """16 MiB of what only looks like it; the test's own time limit holds the rest."""
+    data = b"say " + b'{"type":"answer" ' * (1024 * 1024)
+    assert [type(line) for line in read(data)] == [AnswerLine]
 
 
 def test_an_endless_json_line_is_refused_at_its_limit() -> None:
