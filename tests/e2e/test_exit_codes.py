@@ -82,6 +82,7 @@ def test_b13_errors_are_told_apart_and_flags_come_from_the_environment(endings: 
         "evaluations",
         "graders",
         "scenarios",
+        "agent_notes",
     ]
     assert (document["verdict"], document["exit_code"]) == ("fail", 1)
     assert document["submission"].startswith("sub_")
