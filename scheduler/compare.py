@@ -86,7 +86,7 @@ class Baseline:
         """A newer result beside it. `today`: who judged that one anew; the same rules and cases then judge this side,
         too, so that only what the agent did is compared.
 
-        UsageError: not one scenario is on both sides with equal content at equal trials, so nothing was compared.
+        UsageError: not one scenario is on both sides with equal content and number of trials, so nothing was compared.
         """
         mine = None if today is None else Today(self.result.plan, today.cases)
         before = rescored(self.result, mine).summary if mine is not None else recorded(self.result)
@@ -241,13 +241,15 @@ def _contents(plan: Plan, today: Today | None) -> list[tuple[str, Scenario, Mapp
 def _nothing_paired(place: str, comparison: Comparison) -> str:
     counts = [
         (len(comparison.changed), "changed since"),
-        (len(comparison.other_k), "with other trials"),
+        (len(comparison.other_k), "with another number of trials"),
         (len(comparison.new), "new"),
         (len(comparison.removed), "removed"),
         (len(comparison.not_selected), "not selected"),
     ]
     said = ", ".join(f"{number} {what}" for number, what in counts if number)
-    return f"nothing to compare with {place}: no scenario is in both with equal content at equal trials ({said})"
+    return (
+        f"nothing to compare with {place}: no scenario is in both with the same content and number of trials ({said})"
+    )
 
 
 def _note(baseline: Result, plan: Plan, today: Today | None) -> str:

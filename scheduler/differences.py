@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from evalfleet.checks.comparison import IMPROVED, REGRESSED, SAME, UNDECIDED, WEAKER, Comparison, Judged, Pair
+from evalfleet.checks.text import trial_number
 from scheduler.changes import Changes, ScenarioChange
 from scheduler.compare import Compared
 from scheduler.layout import clean, wrap
@@ -26,7 +27,7 @@ def change_lines(changes: Changes, width: int | None) -> Iterator[Text]:
     for change in changes.scenarios:
         line = Text(f"{clean(change.case)}/{clean(change.scenario)}  ")
         yield _was_is(line, change.was, change.now).append(f"  {_attempts(change)}")
-        why = f"trial {change.trial}: {change.sentence}" if change.sentence else ""
+        why = f"trial {trial_number(change.trial)}: {change.sentence}" if change.sentence else ""
         for words in (change.cause, why):
             yield from _indented(clean(words), width) if words else ()
     if changes.stale:
@@ -51,7 +52,7 @@ def comparison_lines(compared: Compared, width: int | None) -> Iterator[Text]:
     yield Text(_counts(comparison))
     yield from _listed("changed since", [f"{key}: {', '.join(what)}" for key, what in comparison.changed], width)
     others = [f"{key}: {before} trials, now {now}" for key, before, now in comparison.other_k]
-    yield from _listed("with other trials", others, width)
+    yield from _listed("with another number of trials", others, width)
     yield from _listed("new", list(comparison.new), width)
     yield from _listed("removed", list(comparison.removed), width)
     yield from _listed("not selected on one side", list(comparison.not_selected), width)
@@ -93,7 +94,8 @@ def _counts(comparison: Comparison) -> str:
     if comparison.count(UNDECIDED):
         said.append(f"{comparison.count(UNDECIDED)} undecided, attempts are missing")
     pairs = len(comparison.pairs)
-    return f"{pairs} {'pair' if pairs == 1 else 'pairs'}: {', '.join(said)}; exact McNemar p = {_p(comparison.p)}"
+    compared = f"{pairs} {'scenario' if pairs == 1 else 'scenarios'} compared"
+    return f"{compared}: {', '.join(said)}; exact McNemar p = {_p(comparison.p)}"
 
 
 def _p(p: float) -> str:
@@ -102,7 +104,7 @@ def _p(p: float) -> str:
 
 def _listed(what: str, names: list[str], width: int | None) -> Iterator[Text]:
     if names:
-        yield Text(f"{len(names)} {what}, in no pair:")
+        yield Text(f"{len(names)} {what}, not compared:")
         for name in names[:MOST_LISTED]:
             yield from _indented(clean(name), width)
         yield from _rest(len(names))

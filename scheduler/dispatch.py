@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
+from evalfleet.checks.text import trial_number
 from evalfleet.contract.tasks import RUN_QUEUE, queue_name
 from evalfleet.errors import StorageError
 from evalfleet.givenup import RECORD_REFUSED
@@ -219,7 +220,7 @@ class Dispatcher:
             return ""
         first = Attempt.parse(next(iter(sorted(refused))))
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-        return f"{self.plan.key_of(first)}, trial {first.trial}{more}: {refused[str(first)]['reason']}"
+        return f"{self.plan.key_of(first)}, trial {trial_number(first.trial)}{more}: {refused[str(first)]['reason']}"
 
     def _compete(self, load: Load, meta: Meta) -> None:
         """Its share of the fleet's places. What it has under way it wants anyway, more only while it may begin more."""

@@ -19,6 +19,7 @@ from evalfleet.artifact import Result
 from evalfleet.checks.assertions import HOOK_POINTS
 from evalfleet.checks.hook_trace import HookPoint, hook_trace, never_reached
 from evalfleet.checks.near import near_name
+from evalfleet.checks.text import trial_number
 from evalfleet.checks.trial import HookCall, Trial, hook_calls
 from evalfleet.contract.client import Client
 from evalfleet.credentials import key_variable
@@ -28,6 +29,7 @@ from evalfleet.tree import TreeConfig, tree_commit
 from scheduler.embedded import Stack
 from scheduler.evaluate import Options, results_folder
 from scheduler.layout import clean, pad, wrap
+from scheduler.render import trials_in_words
 from scheduler.show import choose
 from scheduler.validate import check_target
 
@@ -102,10 +104,11 @@ def trace_artifact(result: Result, wanted: str | None, trial: int | None) -> Tra
         hint = f"; did you mean {near}?" if near else ""
         raise UsageError(f"{result.place} holds no trial of {wanted}{hint}")
     if trial is not None and trial not in known:
-        raise UsageError(f"{wanted} has no trial {trial} in {result.place}; there are {', '.join(map(str, known))}")
+        there = trials_in_words(known)
+        raise UsageError(f"{wanted} has no trial {trial_number(trial)} in {result.place}, only {there}")
     chosen = known if trial is None else [trial]
     calls = (hook for number in chosen for hook in _hooks(result.line(case, id_, number)))
-    of = f"{wanted}, {f'trial {trial}' if trial is not None else f'{len(known)} trials'}"
+    of = f"{wanted}, {f'{len(known)} trials' if trial is None else f'trial {trial_number(trial)}'}"
     return Trace(of, None, hook_trace(calls))
 
 

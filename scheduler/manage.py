@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evalfleet.artifact import attempts_index, find, read_plan, read_summary
+from evalfleet.checks.text import trial_number
 from evalfleet.contract.client import Client
 from evalfleet.errors import ResultsAway, SettingError, StorageError, UsageError
 from evalfleet.plan import Attempt
@@ -148,7 +149,7 @@ def render_log(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def _of_what(line: Mapping[str, Any]) -> str:
     names = [str(line[name]) for name in ("case", "scenario") if name in line]
-    trial = f" trial {line['trial']}" if "trial" in line else ""
+    trial = f" trial {trial_number(line['trial'])}" if "trial" in line else ""
     return f"[{'/'.join(names)}{trial}] " if names else ""
 
 

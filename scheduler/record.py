@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalfleet.artifact import Result
+from evalfleet.checks.text import trial_number
 from evalfleet.contract.client import Client
 from evalfleet.errors import OperatorError, ProblemAnswer
 from evalfleet.evidence import EVIDENCE
@@ -143,7 +144,8 @@ async def _send(client: Client, evaluation: str, batch: list[dict[str, Any]], sh
             if not refused:
                 raise
             for number, why in refused.items():
-                log.warning("%s, trial %d: %s", batch[number]["case_key"], batch[number]["attempt_index"], why)
+                trial = trial_number(batch[number]["attempt_index"])
+                log.warning("%s, trial %d: %s", batch[number]["case_key"], trial, why)
             batch = [attempt for number, attempt in enumerate(batch) if number not in refused]
         else:
             return

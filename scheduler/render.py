@@ -13,6 +13,7 @@ from typing import TextIO
 from rich.cells import cell_len
 from rich.text import Text
 
+from evalfleet.checks.text import trial_number
 from evalfleet.checks.verdict import Rate
 from scheduler.layout import clean, duration, fit, pad, width_of, wrap, write_lines
 from scheduler.spend import Spend, plain
@@ -44,8 +45,8 @@ def summary_lines(summary: Summary, width: int | None, more: Sequence[Section] =
     yield from scenario_lines(summary.scenarios, width)
     yield Text()
     yield _counts(summary)
-    for evaluation in summary.evaluations:
-        for index, part in enumerate(wrap(evaluation_rates(evaluation), None if width is None else width - 5)):
+    for line in rate_lines(summary):
+        for index, part in enumerate(wrap(line, None if width is None else width - 5)):
             yield Text("     " * (index > 0) + part)
     for grader in summary.graders:
         yield Text(_grader(grader))
@@ -152,9 +153,8 @@ def scenario_count(scenario: ScenarioSummary) -> str:
 
 
 def _words(scenario: ScenarioSummary) -> Iterator[str]:
-    if scenario.first_failure is not None:
-        which = f"trial {scenario.first_failure_trial}: " if scenario.trials > 1 else ""
-        yield which + scenario.first_failure
+    if scenario.first_failure_in_words is not None:
+        yield scenario.first_failure_in_words
     yield from scenario.remarks
     if scenario.elsewhere:
         yield f"{trials_in_words(scenario.elsewhere)} recorded elsewhere, no evidence here"
@@ -215,17 +215,50 @@ def agent_notes(notes: AgentNotes) -> str:
     return f"note ({of}): {clean(notes.note)}"
 
 
-def evaluation_rates(evaluation: EvaluationSummary) -> str:
-    """The rates, each with its 95 % interval and, where attempts are missing, its bounds and what it stands on (S18,
-    S30)."""
+def rate_lines(summary: Summary) -> Iterator[str]:
+    """The pass rate of all attempts, then a line for each number of trials that says more than that; each rate with its
+    95 % interval and, where attempts are missing, its bounds and what it stands on (S18, S30)."""
+    yield pass_rate_in_words(summary)
+    for evaluation in summary.evaluations:
+        if len(summary.evaluations) > 1 or evaluation.pass_at_1.value != summary.pass_rate.rate.value:
+            yield _evaluation_rates(evaluation)
+        elif evaluation.k > 1 or evaluation.judge_score is not None:
+            yield _evaluation_rates(evaluation, alone=True)
+
+
+def pass_rate_in_words(summary: Summary) -> str:
+    """`pass rate 0.87: 20 of 23 attempts passed (95 % interval 0.74–0.97)`; with what is missing, and the bounds."""
+    found, rate = summary.pass_rate, summary.pass_rate.rate
+    missing = f"; {rate.missing} missing" if rate.missing else ""
+    if found.passed is None:
+        elsewhere = sum(len(scenario.elsewhere) for scenario in summary.scenarios)
+        return f"pass rate unknown: {_many(elsewhere, 'attempt')} recorded elsewhere, no evidence here{missing}"
+    if rate.value is None:
+        return f"pass rate unknown: no attempt is recorded{missing}"
+    of = f" of {_many(rate.n, 'scenario')}" if rate.n != len(summary.scenarios) else ""
+    bounds = f", with them {rate.low:.2f}–{rate.high:.2f}" if rate.missing else ""
+    sure = "too few files for an interval"
+    if rate.interval is not None:
+        sure = f"95 % interval {rate.interval[0]:.2f}–{rate.interval[1]:.2f}"
+    counts = f"{found.passed:,} of {_many(found.recorded, 'attempt')}{of} passed"
+    return f"pass rate {rate.value:.2f}: {counts}{missing}{bounds} ({sure})"
+
+
+def _evaluation_rates(evaluation: EvaluationSummary, *, alone: bool = False) -> str:
+    """`alone`: what the pass rate of all says already is left out."""
     k, of = evaluation.k, evaluation.scenarios
-    parts = [f"k={k}", f"pass@1 {_rate(evaluation.pass_at_1, of)}"]
+    if not evaluation.recorded:
+        return f"k={k}  no attempt is recorded  ({_many(of, 'scenario')}, {evaluation.missing} missing)"
+    parts = [f"k={k}"]
+    if not alone:
+        parts.append(f"pass@1 {_rate(evaluation.pass_at_1, of)}")
     if k > 1:
         parts += [f"pass@{k} {_rate(evaluation.pass_at_k, of)}", f"pass^{k} {_rate(evaluation.pass_hat_k, of)}"]
     if evaluation.judge_score is not None:
         parts.append(f"score {_score(evaluation.judge_score)}")
     missing = f", {evaluation.missing} missing" if evaluation.missing else ""
-    parts.append(f"({_many(of, 'scenario')}, {_many(evaluation.recorded, 'attempt')}{missing})")
+    if not alone:
+        parts.append(f"({_many(of, 'scenario')}, {_many(evaluation.recorded, 'attempt')}{missing})")
     return _GAP.join(parts)
 
 
@@ -247,6 +280,8 @@ def _rate(rate: Rate, of: int) -> str:
 
 def _grader(grader: GraderSummary) -> str:
     """How a grader decided, over all trials that it was asked about."""
+    if not grader.answered:
+        return f"{clean(grader.name)}: no decision in {_many(grader.calls, 'call')}"
     said = f"{clean(grader.name)}: passed {grader.passed} of {grader.answered}"
     if grader.score is not None:
         said += f", score {_score(grader.score)}" + (
@@ -295,9 +330,9 @@ def _reason_lines(scenario: ScenarioSummary, attempts: Iterable[MissingAttempt])
 
 
 def trials_in_words(trials: Iterable[int]) -> str:
-    """`trial 3`, `trials 0–2, 7`."""
+    """Indices as people read them: `trial 4`, `trials 1–3, 8`."""
     runs: list[list[int]] = []
-    for trial in sorted(trials):
+    for trial in map(trial_number, sorted(trials)):
         if runs and trial == runs[-1][-1] + 1:
             runs[-1].append(trial)
         else:

@@ -16,6 +16,7 @@ from evalfleet.artifact import Result
 from evalfleet.checks.case import LoadedCases
 from evalfleet.checks.outcome import GraderAnswer, Judgement, Meaning, RunMeaning, judge, meaning_of
 from evalfleet.checks.scenario import Scenario
+from evalfleet.checks.text import trial_number
 from evalfleet.checks.trial import Trial, TurnRecord, TurnSummary
 from evalfleet.errors import CaseFilesInvalid
 from evalfleet.evidence import AttemptKey
@@ -178,7 +179,7 @@ class Today:
             return None
 
     def _unreadable(self, line: Mapping[str, Any], problem: ValueError) -> None:
-        self.stale[line["case"], line["scenario"]] = f"trial {line['trial']} cannot be read: {problem}"
+        self.stale[line["case"], line["scenario"]] = f"trial {trial_number(line['trial'])} cannot be read: {problem}"
 
     def _meaning(self, recorded_meaning: RunMeaning, trial: Trial, scenario: Scenario) -> RunMeaning:
         """What the runs mean by today's timeout. What ended a run before its own end stays: it was cut off by it, and

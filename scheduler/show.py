@@ -10,6 +10,7 @@ from rich.text import Text
 
 from evalfleet.artifact import Result, find, is_url, newest, open_artifact, open_result
 from evalfleet.checks.near import near_name
+from evalfleet.checks.text import trial_number
 from evalfleet.errors import UsageError
 from evalfleet.plan import Plan, PlannedScenario
 from evalfleet.results import results_store
@@ -20,6 +21,7 @@ from scheduler.summary import Summary
 from scheduler.transcript import MOST_SHOWN, OUTCOMES, transcript
 
 _CONTEXT = "played as context"
+_ENDED = {"error": "ended in an error"}
 
 
 def choose(result: str | None, scenario: str | None, results: Path) -> tuple[Result, str | None]:
@@ -57,9 +59,8 @@ def show(
 ) -> None:
     """Print the verdicts, then one trial: of `scenario` (CASE/SCENARIO) if given, else the first that did not pass.
 
-    `trial` counts from 0; without it the scenario's first failure, else its first trial. `more` stands before the last
-    line of the verdicts. UsageError, before anything is
-    printed, for what the artifact does not hold.
+    `trial` is an index, from 0; without it the scenario's first failure, else its first trial. `more` stands before the
+    last line of the verdicts. UsageError, before anything is printed, for what the artifact does not hold.
     """
     width = width_of(stream)
     summary = recorded(result)
@@ -108,10 +109,10 @@ def _others(result: Result, key: tuple[str, str, int], width: int | None) -> Ite
         if line is not None:
             word = _CONTEXT if line.get("context") else str(line.get("outcome"))
             ended.setdefault(word, []).append(trial)
-    parts = [f"{trials_in_words(trials)} {clean(word)}" for word, trials in ended.items() if trials]
+    parts = [f"{trials_in_words(trials)} {_ENDED.get(word, clean(word))}" for word, trials in ended.items() if trials]
     if parts:
         yield Text()
-        yield from (Text(part, "dim") for part in wrap(f"others: {'; '.join(parts)} (--trial N)", width))
+        yield from (Text(part, "dim") for part in wrap(f"others: {'; '.join(parts)} (--trial N shows one)", width))
 
 
 def _wanted(result: Result, summary: Summary, scenario: str | None, trial: int | None) -> tuple[str, str, int] | None:
@@ -145,7 +146,8 @@ def _wanted(result: Result, summary: Summary, scenario: str | None, trial: int |
         failed = next((s.first_failure_trial for s in summary.scenarios if (s.case, s.scenario) == (case, id_)), None)
         trial = failed if failed in trials else trials[0]
     if trial not in trials:
-        raise UsageError(f"{scenario} has no trial {trial} in {result.place}; there are {', '.join(map(str, trials))}")
+        there = trials_in_words(trials)
+        raise UsageError(f"{scenario} has no trial {trial_number(trial)} in {result.place}, only {there}")
     return case, id_, trial
 
 

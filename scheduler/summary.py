@@ -13,12 +13,15 @@ from typing import Any
 
 from evalfleet.checks.case import case_key
 from evalfleet.checks.near import folded
+from evalfleet.checks.text import trial_number
 from evalfleet.checks.verdict import (
+    PassRate,
     Rate,
     ScenarioTally,
     pass_at_1,
     pass_at_k,
     pass_hat_k,
+    pass_rate,
 )
 from evalfleet.evidence import AttemptKey
 from evalfleet.plan import Plan
@@ -86,6 +89,18 @@ class ScenarioSummary:
     refused: tuple[MissingAttempt, ...] = ()
     passed_with_failed_turn: int = 0
     repeated_tries: Mapping[str, int] = field(default_factory=dict)
+    first_failure_outcome: str | None = None
+
+    @property
+    def first_failure_in_words(self) -> str | None:
+        """`first_failure`, with the number of its trial where there are several, and with its outcome where that is
+        another than failed: `trial 2: error: timed out`."""
+        if self.first_failure is None:
+            return None
+        trial = self.first_failure_trial if self.trials > 1 else None
+        number = "" if trial is None else f"trial {trial_number(trial)}: "
+        outcome = f"{self.first_failure_outcome}: " if self.first_failure_outcome in ("error", "missing") else ""
+        return f"{number}{outcome}{self.first_failure}"
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -170,6 +185,7 @@ class Summary:
     verdict: str
     scenarios: tuple[ScenarioSummary, ...]
     evaluations: tuple[EvaluationSummary, ...]
+    pass_rate: PassRate
     spend: Spend
     context_turns: int
     seconds: float | None = None
@@ -202,6 +218,7 @@ class Summary:
             "artifact": self.artifact,
             "commit": self.commit,
             "spend": self.spend.document(),
+            "pass_rate": self.pass_rate.document(),
             "evaluations": [evaluation.document() for evaluation in self.evaluations],
             "graders": [grader.document() for grader in self.graders],
             "scenarios": [scenario.document() for scenario in self.scenarios],
@@ -285,6 +302,7 @@ def summed_up(
         verdict=overall(scenarios),
         scenarios=tuple(scenarios),
         evaluations=tuple(evaluation.summary() for evaluation in found),
+        pass_rate=_pass_rate(found),
         spend=kept.spend.total(),
         context_turns=plan.context_turns(),
         seconds=seconds,
@@ -299,6 +317,16 @@ def overall(scenarios: Sequence[ScenarioSummary]) -> str:
     words = {scenario.verdict for scenario in scenarios if scenario.quarantine is None}
     words = words or {"pass" if scenarios else "incomplete"}
     return next(word for word in ("fail", "incomplete", "flaky", "pass") if word in words)
+
+
+def _pass_rate(evaluations: Sequence[_Evaluation]) -> PassRate:
+    """Over all attempts of all evaluations; without a value where one of them is not known here (S35)."""
+    tallies = [tally for evaluation in evaluations for tally in evaluation.tallies]
+    found = pass_rate(tallies, [file for evaluation in evaluations for file in evaluation.files])
+    if not any(evaluation.unknown for evaluation in evaluations):
+        return found
+    recorded = sum(evaluation.recorded() for evaluation in evaluations)
+    return PassRate(None, recorded, Rate(None, len(tallies), found.rate.missing, None, None))
 
 
 @dataclass
@@ -327,7 +355,8 @@ class _Evaluation:
         absent = sorted({*range(trials)} - {*known, *elsewhere})
         missing = tuple(MissingAttempt(n, why.get(n) or lines.why(n) or NOT_PLAYED) for n in absent)
         tally = ScenarioTally(lines.count("passed"), lines.count("failed"), lines.count("error"), len(missing))
-        first = lines.lost or ((missing[0].trial, missing[0].reason) if missing else (None, None))
+        absence = (missing[0].trial, "missing", missing[0].reason) if missing else (None, None, None)
+        first_trial, first_outcome, first_reason = lines.lost or absence
         self.unknown = self.unknown or bool(elsewhere)
         self.tallies.append(tally)
         self.files.append(number)
@@ -345,8 +374,9 @@ class _Evaluation:
             elsewhere=elsewhere,
             unrecorded=() if recorded is None else tuple(n for n in known if n not in recorded),
             verdict=VERDICT_OF_STATUS.get(status, "incomplete") if elsewhere else tally.verdict,
-            first_failure=first[1],
-            first_failure_trial=first[0],
+            first_failure=first_reason,
+            first_failure_trial=first_trial,
+            first_failure_outcome=first_outcome,
             duration_ms=lines.duration_ms(),
             passed_with_failed_turn=lines.passed_with_failed_turn,
             repeated_tries=dict(lines.repeated.most_common()),
@@ -360,9 +390,16 @@ class _Evaluation:
         known = "recorded_attempts" in case
         return str(case.get("status", "")), frozenset(case["recorded_attempts"] or ()) if known else None
 
+    def missing(self) -> int:
+        return sum(tally.missing for tally in self.tallies)
+
+    def recorded(self) -> int:
+        """Attempts, those recorded elsewhere among them."""
+        return len(self.tallies) * self.plan.evaluations[self.index].k - self.missing()
+
     def summary(self) -> EvaluationSummary:
         planned = self.plan.evaluations[self.index]
-        missing = sum(tally.missing for tally in self.tallies)
+        missing = self.missing()
         rates = [pass_at_1(self.tallies, self.files), pass_at_k(self.tallies), pass_hat_k(self.tallies)]
         score = float(self.score_sum / self.scored) if self.scored else None
         if self.unknown:  # the server alone knows how every attempt went
@@ -375,7 +412,7 @@ class _Evaluation:
             k=planned.k,
             status=str(self.document.get("status", "unknown")),
             scenarios=len(self.tallies),
-            recorded=len(self.tallies) * planned.k - missing,
+            recorded=self.recorded(),
             missing=missing,
             pass_at_1=rates[0],
             pass_at_k=rates[1],

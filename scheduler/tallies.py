@@ -92,8 +92,8 @@ class ScenarioLines:
         self._states = bytearray(trials)
         self._durations = array("q")
         self._why: dict[int, str] = {}
-        self.lost: tuple[int, str | None] | None = None
-        """The first trial with evidence that did not pass, and why."""
+        self.lost: tuple[int, str, str | None] | None = None
+        """The first trial with evidence that did not pass, its outcome, and why."""
         self.passed_with_failed_turn = 0
         """Trials that passed although a turn of theirs failed (S21)."""
         self.noted = 0
@@ -127,7 +127,7 @@ class ScenarioLines:
             self.repeated.update(_repeated_tries(line))
             self.passed_with_failed_turn += outcome == "passed" and _has_failed_turn(line)
             if outcome != "passed" and (self.lost is None or trial < self.lost[0]):
-                self.lost = (trial, reason)
+                self.lost = (trial, outcome, reason)
         return True
 
     def has(self, trial: int) -> bool:

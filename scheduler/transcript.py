@@ -14,7 +14,7 @@ from rich.text import Text
 from evalfleet.checks.hooks import NO_ANSWER
 from evalfleet.checks.outcome import GraderAnswer
 from evalfleet.checks.scenario import Scenario
-from evalfleet.checks.text import compact_json, plain_number
+from evalfleet.checks.text import compact_json, plain_number, trial_number
 from evalfleet.checks.trial import HookCall, ToolCall, Trial
 from scheduler.layout import clean, duration, paragraphs, wrap
 
@@ -100,7 +100,8 @@ class _Page:
 
 def _head(page: _Page, line: Mapping[str, Any], trials: int | None, trial: Trial | None) -> Iterator[Text]:
     of = f" of {trials}" if trials else ""
-    title = Text().append(f"{clean(line['case'])}/{clean(line['scenario'])}  trial {line['trial']}{of}  ", "bold")
+    number = trial_number(line["trial"])
+    title = Text().append(f"{clean(line['case'])}/{clean(line['scenario'])}  trial {number}{of}  ", "bold")
     if line.get("context"):
         title.append("context: played, never scored", "dim")
     else:
@@ -160,13 +161,13 @@ def _hook(page: _Page, hook: HookCall) -> Iterator[Text]:
 
 
 def _finding(page: _Page, finding: Mapping[str, Any], scenario: Scenario | None) -> Iterator[Text]:
-    label, style = {True: ("pass", "green"), False: ("FAIL", "bold red")}.get(
+    label, style = {True: ("passed", "green"), False: ("FAILED", "bold red")}.get(
         finding.get("passed"),  # type: ignore[arg-type]  # null: could not be decided
         ("open", "magenta"),
     )
     index = finding.get("index")
     known = scenario is not None and isinstance(index, int) and 0 <= index < len(scenario.expect)
-    place = scenario.expect[index].place if known and label != "pass" else None  # type: ignore[union-attr,index]
+    place = scenario.expect[index].place if known and label != "passed" else None  # type: ignore[union-attr,index]
     at = f" ({place})" if place is not None else ""
     yield from page.entry(label, f"{finding.get('kind')}: {finding.get('sentence')}{at}", style)
 
@@ -198,9 +199,9 @@ def _conversation(
     plain = played and len(tries) == 1 and not tries[0].get("reason")
     if tries and not plain:
         yield from page.title("tries")
-        for one in tries:
+        for number, one in enumerate(tries, start=1):
             reason = f": {one['reason']}" if one.get("reason") else ""
-            yield from page.entry(f"try {one.get('try')}", f"{one.get('chat_id') or 'no chat'}{reason}")
+            yield from page.entry(f"try {number}", f"{one.get('chat_id') or 'no chat'}{reason}")
             for run in one.get("run_ids") or ():
                 yield from page.entry("", str(run))
     if not plain and not usage:

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from evalfleet.artifact import AttemptsIndex, IndexEntry
 from evalfleet.bulk import is_large
+from evalfleet.checks.text import trial_number
 from evalfleet.contract import jsontext
 from evalfleet.errors import BrokerFull, EvalfleetError, ProblemAnswer, ResultsAway, StorageError
 from evalfleet.ledger import Ledger
@@ -169,7 +170,7 @@ class Aggregator:
         except ProblemAnswer as problem:
             if problem.status >= 500 or problem.status in WORTH_WAITING:
                 raise
-            what = f"{line['case']}/{line['scenario']}, trial {line['trial']}"
+            what = f"{line['case']}/{line['scenario']}, trial {trial_number(line['trial'])}"
             raise StorageError(f"the runs of {what} cannot be read again for the artifact: {problem}") from problem
 
     def _entry(self, attempt: Attempt) -> IndexEntry | None:
@@ -233,7 +234,7 @@ class Aggregator:
             self.ledger.end(self.plan.id, "stopped", reason, problem.code)
             return False
         for attempt, why in refused.items():
-            log.error("%s, trial %d: %s", self.plan.key_of(attempt), attempt.trial, why)
+            log.error("%s, trial %d: %s", self.plan.key_of(attempt), trial_number(attempt.trial), why)
         self.ledger.set_aside(self.plan.id, refused)
         self.ledger.confirm(self.plan.id, {a: e.outcome for a, e in group.items() if a not in refused})
         if len(refused) < len(group):

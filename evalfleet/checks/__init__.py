@@ -32,6 +32,7 @@ from evalfleet.checks.outcome import (
 from evalfleet.checks.trial import HookCall, ToolCall, Trial, TurnRecord, TurnSummary, read_trial
 from evalfleet.checks.verdict import (
     CaseAttempts,
+    PassRate,
     Rate,
     Rates,
     ScenarioTally,
@@ -40,6 +41,7 @@ from evalfleet.checks.verdict import (
     pass_at_1,
     pass_at_k,
     pass_hat_k,
+    pass_rate,
     suite_verdict,
 )
 
@@ -59,6 +61,7 @@ __all__ = [
     "Judgement",
     "LoadedCases",
     "Meaning",
+    "PassRate",
     "Place",
     "Rate",
     "Rates",
@@ -88,6 +91,7 @@ __all__ = [
     "pass_at_1",
     "pass_at_k",
     "pass_hat_k",
+    "pass_rate",
     "read_trial",
     "spent_seconds",
     "suite_verdict",

@@ -42,7 +42,15 @@ def bootstrap_mean(
     `files`: for each case file the shares of its scenarios. None for fewer than TOO_FEW files that hold any. A pure
     function: `seed` decides every draw, and the order of `files` is the only other thing that counts.
     """
-    sums = [(float(sum(shares, Fraction(0))), len(shares)) for shares in files if shares]
+    return bootstrap_ratio([(float(sum(shares, Fraction(0))), len(shares)) for shares in files], seed=seed, draws=draws)
+
+
+def bootstrap_ratio(
+    files: Sequence[tuple[float, int]], *, seed: int = SEED, draws: int = DRAWS
+) -> tuple[float, float] | None:
+    """The same for what is known of each case file as (sum, how many make it up): the interval of all sums ÷ all
+    counts."""
+    sums = [(total, count) for total, count in files if count]
     if len(sums) < TOO_FEW:
         return None
     chance = random.Random(seed)

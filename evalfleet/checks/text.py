@@ -47,6 +47,12 @@ def one_line(text: str, limit: int) -> str:
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
+def trial_number(index: int) -> int:
+    """The number by which people read a trial: from 1, like turns. What programs read (JSON, the artifact, the wire)
+    has the index, from 0."""
+    return index + 1
+
+
 def compact_json(value: Any) -> str:
     """JSON without white space, letters as they are, keys in the order they came: how not-text becomes text (S11)."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from evalfleet.checks.intervals import bootstrap_mean, wilson
+from evalfleet.checks.intervals import bootstrap_mean, bootstrap_ratio, wilson
 
 PASS, FLAKY, FAIL, INCOMPLETE = "pass", "flaky", "fail", "incomplete"
 
@@ -149,6 +149,43 @@ def pass_at_1(tallies: Iterable[ScenarioTally], files: Sequence[Hashable] | None
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PassRate:
+    """`passed` of `recorded` attempts, over all numbers of trials. `passed` None, and `rate` without a value: somebody
+    else recorded attempts, and how they went is not known here."""
+
+    passed: int | None
+    recorded: int
+    rate: Rate
+
+    def document(self) -> dict[str, Any]:
+        """`pass_rate` in `--json`."""
+        return {"passed": self.passed, "recorded": self.recorded, **self.rate.document()}
+
+
+def pass_rate(tallies: Sequence[ScenarioTally], files: Sequence[Hashable]) -> PassRate:
+    """Attempts passed ÷ attempts recorded, every attempt alike. `files` as for `pass_at_1`; whole files are drawn for
+    the interval (S30). `n` of the rate are the scenarios with an attempt."""
+    by_file: dict[Hashable, tuple[int, int]] = {}
+    for tally, file in zip(tallies, files, strict=True):
+        passed, recorded = by_file.get(file, (0, 0))
+        by_file[file] = passed + tally.passed, recorded + tally.recorded
+    passed = sum(tally.passed for tally in tallies)
+    recorded = sum(tally.recorded for tally in tallies)
+    missing = _missing(tallies)
+    known = recorded + missing
+    rate = Rate(
+        value=passed / recorded if recorded else None,
+        n=sum(tally.recorded > 0 for tally in tallies),
+        missing=missing,
+        low=passed / known if known else None,
+        high=(passed + missing) / known if known else None,
+    )
+    return PassRate(
+        passed, recorded, replace(rate, interval=_holding(rate.value, bootstrap_ratio([*by_file.values()])))
+    )
+
+
 def pass_at_k(tallies: Iterable[ScenarioTally]) -> Rate:
     """Share of complete scenarios in which at least one trial passed: it *can* do it. One that has passed and misses a
     trial is no exception: were it counted, and one that has not passed yet left out, the rate would be too high."""
@@ -198,9 +235,14 @@ def _rate(
     value, least, most = _mean(seen), _mean(low), _mean(high)
     if value is not None and least is not None and most is not None:
         least, most = min(least, value), max(most, value)
-    if value is not None and interval is not None:
-        interval = min(interval[0], value), max(interval[1], value)
-    return Rate(value, len(seen), _missing(tallies), least, most, interval)
+    return Rate(value, len(seen), _missing(tallies), least, most, _holding(value, interval))
+
+
+def _holding(value: float | None, interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    """The interval, widened to `value` where drawing left it out."""
+    if value is None or interval is None:
+        return interval
+    return min(interval[0], value), max(interval[1], value)
 
 
 def _passed(verdicts: Mapping[int, str]) -> int:

@@ -198,7 +198,9 @@ class _Used:
         if use is not None:
             shared = use.file is not None and use.file == _file_of(case.key) and use.index == attempt.index
             if not shared or (use.passed and attempt.verdict == "passed"):
-                reason = f"is the evidence for attempt {use.index} of {use.case_id}: a run is evidence for one attempt"
+                reason = (
+                    f"is the evidence for attempt_index {use.index} of {use.case_id}: a run is evidence for one attempt"
+                )
                 return [field(f"{pointer}/run_id", reason, "run_already_used")]
         self._count(attempt.run_id, case, attempt.index, attempt.verdict)
         return []

@@ -36,6 +36,14 @@ def from_one(text: str | int) -> int:
     return number
 
 
+def trial_index(text: str | int) -> int:
+    """A person's number of a trial as the index that programs read."""
+    number = whole(text)
+    if number < 1:
+        raise typer.BadParameter(f"there is no trial {number}: trials count from 1")
+    return number - 1
+
+
 def allowed_missing(text: str | AllowedMissing) -> AllowedMissing:
     """`3` or `2.5%`."""
     from scheduler.allowed import AllowedMissing

@@ -22,6 +22,7 @@ from scheduler.cli.flags import (
     Results,
     State,
     Tree,
+    trial_index,
 )
 from scheduler.cli.output import (
     deliver,
@@ -143,7 +144,13 @@ def show(
     scenario: Annotated[str | None, typer.Argument(help="CASE/SCENARIO")] = None,
     trial: Annotated[
         int | None,
-        typer.Option("--trial", envvar="EVALFLEET_TRIAL", help="Which trial, from 0; default the first that failed."),
+        typer.Option(
+            "--trial",
+            envvar="EVALFLEET_TRIAL",
+            help="Which trial, from 1; default the first that did not pass.",
+            parser=trial_index,
+            metavar="N",
+        ),
     ] = None,
     tree: Tree = None,
     results: Results = None,
@@ -210,7 +217,13 @@ def hook_trace(
     ] = None,
     trial: Annotated[
         int | None,
-        typer.Option("--trial", envvar="EVALFLEET_TRIAL", help="With CASE/SCENARIO: which trial, from 0; default all."),
+        typer.Option(
+            "--trial",
+            envvar="EVALFLEET_TRIAL",
+            help="With CASE/SCENARIO: which trial, from 1; default all.",
+            parser=trial_index,
+            metavar="N",
+        ),
     ] = None,
     tree: Tree = None,
     target: OnTarget = False,

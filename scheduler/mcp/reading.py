@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
+from evalfleet.checks.text import trial_number
 from evalfleet.errors import UsageError
 from scheduler.differences import comparison_lines
 from scheduler.hook_trace import artifact_of, trace_artifact, trace_run
@@ -42,7 +43,8 @@ def show(workspace: Workspace, asked: Mapping[str, Any], _call: Call) -> Answer:
     (case, id_, trial), lines_of_it = whole_trial(result, scenario, asked.get("trial"))
     piece = _piece(lines_of_it, asked.get("offset", 0), asked.get("limit", MOST))
     document["transcript"] = {"scenario": f"{case}/{id_}", "trial": trial, **piece}
-    return Answer(f"{case}/{id_}, trial {trial} of {summary.artifact}\n{piece['data']}\n{_rest(piece)}", document)
+    name = f"{case}/{id_}, trial {trial_number(trial)}"
+    return Answer(f"{name} of {summary.artifact}\n{piece['data']}\n{_rest(piece)}", document)
 
 
 def _piece(lines: Iterable[Text], offset: int, limit: int) -> dict[str, Any]:

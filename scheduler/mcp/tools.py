@@ -110,7 +110,8 @@ _RESULT_NAME = _argument(
     "string", "An artifact of this tree: its path or name, or a submission's id. None: the newest."
 )
 _SCENARIO = _argument("string", "CASE/SCENARIO")
-_TRIAL = _argument("integer", "Which trial, from 0. None: the first that did not pass.", minimum=0)
+_FROM_0 = "from 0, as in all JSON (the texts count from 1)"
+_TRIAL = _argument("integer", f"Which trial, {_FROM_0}. None: the first that did not pass.", minimum=0)
 
 _RESULT: Mapping[str, Schema] = {
     "verdict": {"enum": ["pass", "flaky", "fail", "incomplete"]},
@@ -119,6 +120,7 @@ _RESULT: Mapping[str, Schema] = {
     "artifact": {"type": "string"},
     "commit": {"type": "string"},
     "spend": {"type": "object"},
+    "pass_rate": {"type": "object"},
     "evaluations": _OBJECTS,
     "graders": _OBJECTS,
     "agent_notes": _maybe("object"),
@@ -182,7 +184,7 @@ TOOLS: Mapping[str, Tool] = {
                 "run_id": _argument("string", "A run, as `show` names it. None: the newest run of the harness."),
                 "result": _argument("string", "Read this artifact of the tree instead of the server."),
                 "scenario": _argument("string", "CASE/SCENARIO of the artifact, instead of a run."),
-                "trial": _argument("integer", "With scenario: which trial, from 0. None: all.", minimum=0),
+                "trial": _argument("integer", f"With scenario: which trial, {_FROM_0}. None: all.", minimum=0),
                 "target": _TARGET["target"],
                 "harness_id": _TARGET["harness_id"],
             },

@@ -15,7 +15,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 from evalfleet.checks.place import CaseProblem, Place
-from evalfleet.checks.text import one_line
+from evalfleet.checks.text import one_line, trial_number
 from evalfleet.errors import StorageError
 from scheduler.reports.markdown import markdown
 from scheduler.reports.report import GATING, Report, Standing, failures
@@ -98,7 +98,7 @@ def _annotations(
 ) -> Iterator[Annotation]:
     """One for each assertion that some trial did not pass, in file order, with the first trial's sentence."""
     asked = report.scenario(scenario.case, scenario.scenario)
-    seen: dict[Place, tuple[int, str]] = {}
+    seen: dict[Place, tuple[int | None, str]] = {}
     times: dict[Place, int] = {}
     for trial, line in report.lines(scenario):
         if line is None or line.get("outcome") in ("passed", "missing"):
@@ -109,12 +109,12 @@ def _annotations(
     worse = report.worse(scenario)
     if worse is not None and not seen:
         said = f"{worse.move}: it was {worse.before.verdict} in the baseline, and is {scenario.verdict}"
-        seen[asked.place] = (0, said)
+        seen[asked.place] = (None, said)
     title = one_line(f"{scenario.case}/{scenario.scenario}", 250)
     if not seen:  # attempts are missing, or recorded elsewhere
-        seen[asked.place] = (scenario.first_failure_trial or 0, scenario.first_failure or f"it is {scenario.verdict}")
-    for place, (trial, sentence) in sorted(seen.items(), key=lambda item: (item[0].line, item[0].column)):
-        which = f"trial {trial}: " if scenario.trials > 1 else ""
+        seen[asked.place] = (None, scenario.first_failure_in_words or f"it is {scenario.verdict}")
+    for place, (first, sentence) in sorted(seen.items(), key=lambda item: (item[0].line, item[0].column)):
+        which = f"trial {trial_number(first)}: " if scenario.trials > 1 and first is not None else ""
         of = f" (so in {times[place]} of {scenario.trials} trials)" if times.get(place, 0) > 1 else ""
         message = f"{which}{one_line(sentence, MOST_OF_A_SENTENCE)}{of}"
         yield Annotation(title, message, _file(place, root, environment), place.line, place.column)

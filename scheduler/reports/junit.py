@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalfleet.checks.scenario import Scenario
-from evalfleet.checks.text import one_line
-from scheduler.render import trials_in_words
+from evalfleet.checks.text import one_line, trial_number
+from scheduler.render import pass_rate_in_words, trials_in_words
 from scheduler.reports.report import MOST_OF_A_SENTENCE, Report, Standing, failures
 from scheduler.reports.xmltext import tag, text
 from scheduler.summary import ScenarioSummary
@@ -79,6 +79,7 @@ def _properties(report: Report) -> Iterator[tuple[str, str]]:
     yield "submission", report.summary.submission
     yield "commit", report.summary.commit
     yield "artifact", report.summary.artifact
+    yield "pass_rate", pass_rate_in_words(report.summary)
     if report.ended:
         yield "ended", report.ended
 
@@ -160,32 +161,32 @@ def _message(scenario: ScenarioSummary) -> str:
         counts.append(f"{len(scenario.missing)} of {scenario.trials} missing")
     if scenario.refused:
         first = scenario.refused[0]
-        which = f"trial {first.trial}: {one_line(first.reason, MOST_OF_A_SENTENCE)}"
+        which = f"trial {trial_number(first.trial)}: {one_line(first.reason, MOST_OF_A_SENTENCE)}"
         counts.append(f"{len(scenario.refused)} of {scenario.trials} not recorded; {which}")
     if len(scenario.unrecorded) > len(scenario.refused):
         unsent = len(scenario.unrecorded) - len(scenario.refused)
         counts.append(f"{unsent} of {scenario.trials} not recorded yet: a resume records them")
     if scenario.elsewhere:
         counts = [f"{len(scenario.elsewhere)} of {scenario.trials} recorded elsewhere, no evidence here"]
-    if scenario.first_failure is not None:
-        which = f"trial {scenario.first_failure_trial}: " if scenario.trials > 1 else ""
-        counts.append(which + one_line(scenario.first_failure, MOST_OF_A_SENTENCE))
+    if scenario.first_failure_in_words is not None:
+        counts.append(one_line(scenario.first_failure_in_words, MOST_OF_A_SENTENCE))
     return "; ".join(counts) or f"the verdict is {scenario.verdict}"
 
 
 def _trial(scenario: ScenarioSummary, trial: int, line: Mapping[str, Any] | None) -> str:
     """`trial 1: PASSED 0.3s run_…`."""
+    name = f"trial {trial_number(trial)}"
     if line is None:
         if trial in scenario.elsewhere:
-            return f"trial {trial}: recorded elsewhere, no evidence here"
+            return f"{name}: recorded elsewhere, no evidence here"
         why = next((attempt.reason for attempt in scenario.missing if attempt.trial == trial), "not played yet")
-        return f"trial {trial}: MISSING: {one_line(why, MOST_OF_A_SENTENCE)}"
+        return f"{name}: MISSING: {one_line(why, MOST_OF_A_SENTENCE)}"
     word = OUTCOMES.get(str(line.get("outcome")), str(line.get("outcome")))
     run = f" {line['run_id']}" if line.get("run_id") else ""
     record = line.get("trial_record")
     error = record.get("error") if isinstance(record, Mapping) and line.get("outcome") == "passed" else None
     though = f" although {one_line(str(error), MOST_OF_A_SENTENCE)}" if error else ""
-    return f"trial {trial}: {word} {_duration(line) / 1000:.3f}s{run}{though}"
+    return f"{name}: {word} {_duration(line) / 1000:.3f}s{run}{though}"
 
 
 def _transcript(line: Mapping[str, Any], trials: int, asked: Scenario) -> Iterator[str]:
@@ -201,7 +202,8 @@ def _cut(rows: Iterable[str], most: int, left: int, scenario: ScenarioSummary, t
     for row in rows:
         used += len(row) + 5
         if used > most:
-            kept.append(f"(… cut here: `evalfleet show {scenario.case}/{scenario.scenario} --trial {trial}` has all)")
+            show = f"evalfleet show {scenario.case}/{scenario.scenario} --trial {trial_number(trial)}"
+            kept.append(f"(… cut here: `{show}` has all)")
             return "".join(f"\n    {row}".rstrip(" ") for row in kept), max(0, left - min(used, most))
         kept.append(row)
     return "".join(f"\n    {row}".rstrip(" ") for row in kept), left - used

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from evalfleet.checks.text import one_line
+from evalfleet.checks.text import one_line, trial_number
 from scheduler.differences import comparison_lines
 from scheduler.layout import duration, paragraphs
-from scheduler.render import WORDS, agent_notes, evaluation_rates, last_line, scenario_count
+from scheduler.render import WORDS, agent_notes, last_line, rate_lines, scenario_count
 from scheduler.reports.report import Report, Standing, failures
 from scheduler.summary import ScenarioSummary
 
@@ -64,8 +64,8 @@ def markdown(report: Report) -> Iterator[str]:
         yield f"<details><summary>{len(passed):,} passed</summary>\n\n"
         yield from _table(report, passed, words=any(s.verdict != "pass" or s.remarks for s in passed))
         yield "</details>\n\n"
-    for evaluation in summary.evaluations:
-        yield f"- {escaped(evaluation_rates(evaluation))}\n"
+    for line in rate_lines(summary):
+        yield f"- {escaped(line)}\n"
     if summary.agent_notes is not None:
         yield f"- {escaped(agent_notes(summary.agent_notes), MOST_OF_A_NOTE)}\n"
     yield f"- commit {code(summary.commit[:12])}, submission {code(summary.submission)}\n"
@@ -134,9 +134,8 @@ def _words(scenario: ScenarioSummary) -> str:
     said = (
         [] if scenario.first_failure is not None or not scenario.elsewhere else ["recorded elsewhere, no evidence here"]
     )
-    if scenario.first_failure is not None:
-        which = f"trial {scenario.first_failure_trial}: " if scenario.trials > 1 else ""
-        said = [which + scenario.first_failure]
+    if scenario.first_failure_in_words is not None:
+        said = [scenario.first_failure_in_words]
     return "; ".join([*said, *scenario.remarks])
 
 
@@ -153,10 +152,10 @@ def _told(report: Report, scenarios: list[ScenarioSummary]) -> Iterator[str]:
             return
         told += 1
         name = code(f"{scenario.case}/{scenario.scenario}")
-        of = f" trial {trial} of {scenario.trials}" if scenario.trials > 1 else ""
+        of = f" trial {trial_number(trial)} of {scenario.trials}" if scenario.trials > 1 else ""
         yield f"<details><summary>{name}{of}</summary>\n\n"
         yield from _trial(report, scenario, line)
-        show = f"evalfleet show {scenario.case}/{scenario.scenario} --trial {trial}"
+        show = f"evalfleet show {scenario.case}/{scenario.scenario} --trial {trial_number(trial)}"
         yield f"Run {_run(report, line)} · {code(show)}\n\n</details>\n\n"
 
 

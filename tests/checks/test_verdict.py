@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from evalfleet.checks import (
     CaseAttempts,
+    PassRate,
     Rate,
     Rates,
     ScenarioTally,
@@ -18,6 +19,7 @@ from evalfleet.checks import (
     pass_at_1,
     pass_at_k,
     pass_hat_k,
+    pass_rate,
     suite_verdict,
     wilson,
 )
@@ -108,6 +110,26 @@ def test_s18_rates_of_the_report_carry_n_missing_and_bounds() -> None:
     assert pass_at_1(TALLIES) == Rate(0.5, 3, 2, 4 / 9, 2 / 3)
     assert pass_at_k(TALLIES) == Rate(1.0, 1, 2, 2 / 3, 1.0, wilson(1, 1))
     assert pass_hat_k(TALLIES) == Rate(1.0, 1, 2, 1 / 3, 1.0, wilson(1, 1))
+
+
+def test_s30_the_pass_rate_weighs_every_attempt_alike() -> None:
+    """Issue 9, item 23: 4 of 7 attempts, though the mean over scenarios is a half."""
+    found = pass_rate(TALLIES, ["a", "a", "b"])
+    assert found == PassRate(4, 7, Rate(4 / 7, 3, 2, 4 / 9, 6 / 9))
+    assert list(found.document()) == ["passed", "recorded", "value", "n", "missing", "low", "high", "interval"]
+    nothing = pass_rate([ScenarioTally(missing=2), ScenarioTally()], ["a", "b"])
+    assert nothing == PassRate(0, 0, Rate(None, 0, 2, 0.0, 1.0))
+    assert pass_rate([], []) == PassRate(0, 0, Rate(None, 0, 0, None, None))
+
+
+def test_s30_the_interval_of_the_pass_rate_draws_whole_case_files_of_attempts() -> None:
+    """With as many trials everywhere it is the interval of `pass_at_1`; a file with more attempts weighs more."""
+    tallies = [ScenarioTally(passed=n % 3, failed=2 - n % 3) for n in range(6)]
+    equal = pass_rate(tallies, range(6)).rate.interval
+    assert equal == pytest.approx(pass_at_1(tallies, range(6)).interval)
+    heavy = [*tallies, ScenarioTally(failed=90)]
+    assert pass_rate(heavy, range(7)).rate.interval != pytest.approx(pass_at_1(heavy, range(7)).interval)
+    assert pass_rate(tallies, [0, 0, 1, 1, 2, 3]).rate.interval is None, "four files are too few"
 
 
 def test_rates_of_nothing_are_null() -> None:

@@ -398,7 +398,7 @@ def test_a_run_is_evidence_for_one_attempt_of_an_evaluation(
             assert api.record(evaluation, first).status_code == 200
         again = api.record(evaluation, first, other)
         problem = assert_problem(again, 422, "validation_failed", "/attempts/1/run_id")
-        assert f"is the evidence for attempt 0 of {evaluation['cases'][0]['id']}" in problem["detail"]
+        assert f"is the evidence for attempt_index 0 of {evaluation['cases'][0]['id']}" in problem["detail"]
         recorded = [case["recorded_attempts"] for case in api.get(f"/v2/evaluations/{evaluation['id']}")["cases"]]
         assert recorded == [[0] if batches == 2 else None, None]
 

@@ -82,7 +82,10 @@ def test_show_and_score_read_an_artifact_without_running_anything(tree: Tree) ->
     calls = tree.started()
     shown = tree.run("show").check(0, 'does not contain "goodbye"', "say hello").out
     assert "talk/greets" in shown
-    tree.run("show", "talk/counts", "--trial", "1").check(0, "say one", "say two", "PASS")
+    second = tree.run("show", "talk/counts", "--trial", "2").check(0, "say one", "say two", "PASS").out
+    assert "talk/counts  trial 2 of 2  PASSED" in second
+    tree.run("show", "talk/counts", "--trial", "0").check(2, "--trial", "there is no trial 0: trials count from 1")
+    tree.run("show", "talk/counts", "--trial", "3").check(2, "talk/counts has no trial 3 in", "only trials 1–2")
     tree.run("show", "talk/nothing").check(2, "talk/nothing")
     tree.case("talk", CASE)
     tree.run("score", tree.artifact().name).check(0, "was FAIL")

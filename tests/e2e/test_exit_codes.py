@@ -23,7 +23,7 @@ scenarios:
   - {id: fails, user: say hello, expect: [{final_answer_contains: goodbye}]}
   - {id: flaky, user: only 0 hello, trials: 2, expect: [{final_answer_contains: hello}]}
   - {id: late, user: for ever, timeout: 1s, expect: [{final_answer_contains: hello}]}
-  - {id: malformed, user: say hello, expect: [{grader: {name: graders.says_one}}]}
+  - {id: malformed, user: say hello, expect: [{grader: {name: graders.says_one}}, {no_error: true}]}
 """
 
 ONE = "scenarios:\n  - {id: ok, user: say hello, expect: [{final_answer_contains: hello}]}\n"
@@ -50,7 +50,8 @@ def test_b13_all_pass_is_0(endings: Tree) -> None:
 
 def test_b13_flaky_is_1_unless_it_may_be(endings: Tree) -> None:
     """`resume` of the finished submission runs nothing and exits by the same gate (S34, S36)."""
-    endings.run("eval", "passes", "flaky").check(1, "FLAKY  1/2", "trial 1: the final answer does not contain")
+    done = endings.run("eval", "passes", "flaky").check(1, "FLAKY  1/2", "trial 2: the final answer does not contain")
+    assert "pass rate 0.67: 2 of 3 attempts passed (too few files for an interval)" in done.out
     calls = endings.started()
     submission = endings.summary()["submission"]
     endings.run("resume", submission).check(1, "completed", "nothing was run", "FLAKY")
@@ -77,9 +78,11 @@ def test_b13_errors_are_told_apart_and_flags_come_from_the_environment(endings: 
         "artifact",
         "commit",
         "spend",
+        "pass_rate",
         "evaluations",
         "graders",
         "scenarios",
+        "agent_notes",
     ]
     assert (document["verdict"], document["exit_code"]) == ("fail", 1)
     assert document["submission"].startswith("sub_")
@@ -90,8 +93,12 @@ def test_b13_errors_are_told_apart_and_flags_come_from_the_environment(endings: 
     counts = ["judge_score", "scenarios", "recorded", "missing", "rates"]
     assert all(list(e) == [*rates, *counts] for e in document["evaluations"])
     assert [(e["pass_at_1"], e["pass_hat_k"]) for e in document["evaluations"]] == [(0.25, 0.25), (0.5, 0.0)]
-    keys = ["case", "scenario", "verdict", "trials", "passed", "failed", "errors", "missing", "first_failure"]
-    assert all(list(s) == [*keys, "duration_ms", "quarantine"] for s in document["scenarios"])
+    keys = ["case", "scenario", "verdict", "trials", "passed", "failed", "errors", "missing", "unrecorded"]
+    keys += ["passed_with_failed_turn", "repeated_tries", "first_failure", "duration_ms", "quarantine"]
+    assert all(list(s) == keys for s in document["scenarios"])
+    rate = document["pass_rate"]
+    assert (rate["passed"], rate["recorded"], rate["value"], rate["n"], rate["missing"]) == (2, 6, 2 / 6, 5, 0)
+    assert rate["interval"] is not None, "five files are enough"
     found = {s["case"]: (s["verdict"], s["passed"], s["failed"], s["errors"]) for s in document["scenarios"]}
     assert found == {
         "passes": ("pass", 1, 0, 0),

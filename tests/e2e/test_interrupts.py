@@ -65,7 +65,7 @@ def test_b14_a_second_ctrl_c_leaves_at_once(tree: Tree) -> None:
         command.signal(signal.SIGINT)
         command.await_line("again to leave at once")
         command.signal(signal.SIGINT)
-        done = command.wait(within=20).check(130, "slow/never  trial 0")
+        done = command.wait(within=20).check(130, "slow/never  trial 1")
     await_true(tree.is_quiet, "the agent is cancelled", within=6)
     assert "fast  ok     PASS" in done.out
     found = {s["case"]: (s["verdict"], s["missing"]) for s in tree.summary()["scenarios"]}
@@ -99,7 +99,7 @@ def test_after_ctrl_c_the_spend_of_what_was_played_is_there_and_a_resume_counts_
         command.signal(signal.SIGINT)
         command.await_line("again to leave at once")
         (tree.root / "go").touch()
-        done = command.wait().check(130, "spent 0.02 USD, 10 tokens", "talk/c  trial 0  interrupted")
+        done = command.wait().check(130, "spent 0.02 USD, 10 tokens", "talk/c  trial 1  interrupted")
     assert "2 pass, 1 incomplete" in done.out
     assert tree.summary()["spend"]["amount"] == "0.02"
     tree.run("score", tree.artifact().name).check(3, "spent 0.02 USD, 10 tokens")

@@ -57,7 +57,7 @@ def test_the_first_trial_stands_for_all_in_whatever_order_lines_come(tmp_path: P
     assert [text.plain for text in change_lines(found, None)] == [
         "tone/a  FAIL → PASS  3 trials failed → passed",
         "    its expectations changed",
-        "    trial 0: no 0",
+        "    trial 1: no 0",
     ]
 
 
@@ -106,5 +106,5 @@ def test_somebody_elses_text_gives_no_orders_and_hides_nothing(tmp_path: Path) -
     rows = [line("a", 0, "failed", reason=reason)]
     found = changes(tmp_path, rows, row("a", "no_error: true") + SAME, trials=1)
     assert [text.plain for text in change_lines(found, None)][-1] == (
-        "    trial 0: \\u001b[31mred\\u0000 ::error::x\\nsecond line"
+        "    trial 1: \\u001b[31mred\\u0000 ::error::x\\nsecond line"
     )

@@ -79,7 +79,7 @@ class TestPairs:
             "weaker     tone/b  PASS 2/2 → FLAKY 1/2",
             "    no 1",
             "improved   tone/c  FAIL 0/2 → FLAKY 1/2",
-            "4 pairs: 1 regressed, 1 weaker, 1 improved, 1 the same; exact McNemar p = 1.000",
+            "4 scenarios compared: 1 regressed, 1 weaker, 1 improved, 1 the same; exact McNemar p = 1.000",
         ]
 
     def test_a_scenario_is_paired_over_all_groups_of_trials(self, store: FolderResults) -> None:
@@ -107,7 +107,7 @@ class TestPairs:
         before = artifact(store, OLD, [same, scenario("b", **old)], [*outcomes("z", "p"), *outcomes("b", "p")])
         now = artifact(store, NEW, [same, scenario("b", **new)], [*outcomes("z", "p"), *outcomes("b", "f")])
         said = shown(store, before, now)
-        assert "1 changed since, in no pair:" in said
+        assert "1 changed since, not compared:" in said
         assert listed in said
 
     def test_what_was_said_before_it_in_the_conversation_counts(self, store: FolderResults) -> None:
@@ -130,7 +130,7 @@ class TestPairs:
         before = artifact(store, OLD, [scenario("a")], outcomes("a", "p"))
         moved = {**scenario("a"), "place": ["evals/cases/tone.yaml", 90, 9]}
         now = artifact(store, NEW, [moved], outcomes("a", "p"))
-        assert shown(store, before, now)[-1].startswith("1 pair: ")
+        assert shown(store, before, now)[-1].startswith("1 scenario compared: ")
 
     def test_the_lists_of_what_is_in_no_pair_are_told(self, store: FolderResults) -> None:
         before = artifact(store, OLD, [scenario("z"), scenario("gone"), scenario("k")], outcomes("z", "p"))
@@ -138,12 +138,12 @@ class TestPairs:
         compared = Baseline(before).against(asked, summarize(asked, outcomes("z", "p"), artifact="x"))
         told = [text.plain for text in comparison_lines(compared, None)]
         assert told[1:] == [
-            "1 pair: 0 regressed, 0 weaker, 0 improved, 1 the same; exact McNemar p = 1.000",
-            "1 changed since, in no pair:",
+            "1 scenario compared: 0 regressed, 0 weaker, 0 improved, 1 the same; exact McNemar p = 1.000",
+            "1 changed since, not compared:",
             "    tone/k: turns before it",
-            "1 new, in no pair:",
+            "1 new, not compared:",
             "    tone/fresh",
-            "1 removed, in no pair:",
+            "1 removed, not compared:",
             "    tone/gone",
         ]
 
@@ -161,7 +161,7 @@ class TestPairs:
             now = replace(asked, evaluations=(replace(evaluation, suite=suite),))
             compared = Baseline(before).against(now, summarize(now, outcomes("z", "p"), artifact="x"))
             told = [text.plain for text in comparison_lines(compared, None)]
-            assert told[2:] == [f"1 {listed}, in no pair:", "    tone/left"]
+            assert told[2:] == [f"1 {listed}, not compared:", "    tone/left"]
 
     def test_a_long_list_is_cut_and_counted(self, store: FolderResults) -> None:
         before = artifact(store, OLD, [scenario("z")], outcomes("z", "p"))
@@ -176,7 +176,7 @@ class TestNothingPaired:
     def test_it_is_a_usage_error_before_anything_runs(self, store: FolderResults) -> None:
         """S31: exit 2."""
         before = artifact(store, OLD, [scenario("a", trials=2)], outcomes("a", "pp"))
-        with pytest.raises(UsageError, match=r"no scenario is in both .* \(1 with other trials\)") as refused:
+        with pytest.raises(UsageError, match=r"no scenario .* \(1 with another number of trials\)") as refused:
             Baseline(before).check(plan({"tone": [scenario("a", trials=3)]}, ks=[3]))
         assert refused.value.exit_code == 2
 
@@ -201,7 +201,7 @@ class TestScored:
         assert [text.plain for text in change_lines(found.changes, None)] == [
             "tone/a  PASS → FAIL  1 trial passed → failed",
             "    its expectations changed",
-            '    trial 0: the final answer does not contain "X"; it is "Paris."',
+            '    trial 1: the final answer does not contain "X"; it is "Paris."',
         ]
 
     def test_other_rules_are_said(self, store: FolderResults) -> None:

@@ -59,7 +59,7 @@ def test_what_is_asked_for_is_folded(
     [
         ("run_9", None, "holds no run run_9"),
         ("tone/b", None, r"holds no trial of tone/b; did you mean tone/a\?"),
-        ("tone/a", 7, "tone/a has no trial 7 in .*; there are 0, 1, 2"),
+        ("tone/a", 7, "tone/a has no trial 8 in .*, only trials 1–3"),
         (None, 1, "name it too, as CASE/SCENARIO"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evalfleet.tree import read_tree_config
-from scheduler.manage import listed, render_submissions
+from scheduler.manage import listed, render_log, render_submissions
 from scheduler.submissions import Status, Submission
 
 RECORD = Submission(
@@ -62,3 +62,11 @@ def test_results_that_are_gone_or_elsewhere_do_not_stop_the_list(tmp_path: Path)
     elsewhere = replace(gone, id=RECORD.id[:-1] + "2", results=str(tmp_path / "no" / "such"))
     assert [each.verdict for each in listed(config, [gone, elsewhere])] == [None, None]
     assert render_submissions([]) == "no submission was started from this tree yet; `evalfleet eval` starts one"
+
+
+def test_a_log_line_names_its_trial_as_people_count_them() -> None:
+    """Issue 9, item 23: the field is an index, the text counts from 1."""
+    written = {"at": "2026-11-30T12:45:00.5Z", "level": "WARNING", "part": "worker", "message": "lost"}
+    assert render_log([{**written, "case": "tone", "scenario": "a", "trial": 0}]) == (
+        "2026-11-30T12:45:00Z  WARNING  worker  [tone/a trial 1] lost"
+    )

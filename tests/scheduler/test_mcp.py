@@ -270,6 +270,7 @@ async def test_a_transcript_is_data_between_marks_and_is_read_to_its_end(tree: P
     while offset is not None:
         text, shown = await call(workspace, "show", scenario="tone/a", offset=offset, limit=30_000)
         piece = shown["transcript"]
+        assert (text.startswith("tone/a, trial 1 of "), piece["trial"]) == (True, 0)
         head, _, rest = piece["data"].partition("\n<<<")
         mark, _, body = rest.partition("\n")
         assert piece["data"] in text

@@ -60,7 +60,7 @@ class TestLines:
             ["refunds", "日本語のシナリオ", "FAIL"],
             ["refunds", "x" * 120, "FLAKY"],
         ]
-        assert shown[1].endswith(f"4 of 5  1.2s  trial 1: {WORDS}")
+        assert shown[1].endswith(f"4 of 5  1.2s  trial 2: {WORDS}")
         assert shown[0].endswith("3/3     1.2s")
 
     def test_columns_line_up_with_wide_letters(self) -> None:
@@ -83,12 +83,12 @@ class TestLines:
             if not row.startswith("    "):
                 break
             below.append(row.strip())
-        assert " ".join(below) == f"trial 1: {WORDS}"
+        assert " ".join(below) == f"trial 2: {WORDS}"
 
     def test_at_200_columns_the_words_stand_beside(self) -> None:
         shown = plain(scenario_lines(sample().scenarios, 200))
         assert len([row for row in shown if not row.startswith(" ")]) == 4
-        assert any("4 of 5" in row and "trial 1: min_tool_calls" in row for row in shown)
+        assert any("4 of 5" in row and "trial 2: min_tool_calls" in row for row in shown)
 
     def test_a_single_trial_needs_no_number(self) -> None:
         asked = plan({"tone": [scenario("a")]})
@@ -105,7 +105,7 @@ class TestLines:
         document["cases"][0]["recorded_attempts"] = [0, 1]  # type: ignore[index]
         found = summarize(asked, [line("a")], artifact=PLACE, evaluations=[document])
         assert plain(scenario_lines(found.scenarios, None)) == [
-            "tone  a  FLAKY  1.2s  trial 1 recorded elsewhere, no evidence here"
+            "tone  a  FLAKY  1.2s  trial 2 recorded elsewhere, no evidence here"
         ]
 
     def test_s17_s21_what_a_pass_does_not_show_stands_beside_it(self) -> None:
@@ -157,7 +157,47 @@ class TestLines:
         asked = plan({name: [scenario("a")] for name in "abcdef"})
         lines = [line("a", case=name, outcome="passed" if name < "d" else "failed") for name in "abcdef"]
         shown = plain(summary_lines(summarize(asked, lines, artifact=PLACE), None))
-        assert "k=1  pass@1 0.50 (0.17–0.83)  (6 scenarios, 6 attempts)" in shown
+        assert "pass rate 0.50: 3 of 6 attempts passed (95 % interval 0.17–0.83)" in shown
+        assert not any(row.startswith("k=") for row in shown), "with k=1 alone there is no more to say"
+
+    def test_s18_s30_one_line_has_the_pass_rate_of_all_attempts(self) -> None:
+        """Issue 9, item 23: over both numbers of trials, with what is missing and what it makes of the rate."""
+        found = sample()
+        wanted = "8 of 13 attempts passed; 1 missing, with them 0.57–0.64 (too few files for an interval)"
+        assert f"pass rate 0.62: {wanted}" in plain(summary_lines(found, None))
+        document = found.document(1)["pass_rate"]
+        assert (document["passed"], document["recorded"], document["n"], document["missing"]) == (8, 13, 4, 1)
+        assert (document["low"], document["high"]) == (8 / 14, 9 / 14)
+
+    def test_with_one_number_of_trials_its_line_does_not_repeat_the_pass_rate(self) -> None:
+        asked = plan({"tone": [scenario("a", trials=2)]}, ks=[2])
+        found = summarize(asked, [line("a", 0), line("a", 1, "failed", reason="no")], artifact=PLACE)
+        assert plain(summary_lines(found, None))[-3:-1] == [
+            "pass rate 0.50: 1 of 2 attempts passed (too few files for an interval)",
+            "k=2  pass@2 1.00 (0.21–1.00)  pass^2 0.00 (0.00–0.79)",
+        ]
+
+    def test_a_pass_rate_that_cannot_be_known_says_why(self) -> None:
+        """S35: what somebody else recorded, and nothing recorded at all."""
+        asked = plan({"tone": [scenario("a", trials=2)]}, ks=[2])
+        nothing = summarize(asked, [], artifact=PLACE)
+        assert "pass rate unknown: no attempt is recorded; 2 missing" in plain(summary_lines(nothing, None))
+        elsewhere = summarize(asked, [line("a", 0), line("a", 1, recorded="elsewhere")], artifact=PLACE)
+        assert "pass rate unknown: 1 attempt recorded elsewhere, no evidence here" in plain(
+            summary_lines(elsewhere, None)
+        )
+        document = elsewhere.document(0)["pass_rate"]
+        assert (document["passed"], document["recorded"], document["value"]) == (None, 2, None)
+
+    def test_the_first_failure_has_its_trial_from_1_and_the_word_of_its_outcome(self) -> None:
+        """Issue 9, item 23: people count from 1, JSON from 0; an error and a missing attempt say so."""
+        asked = plan({"tone": [scenario("a", trials=2), scenario("b", trials=2), scenario("c", trials=2)]}, ks=[2])
+        lines = [line("a", 0), line("a", 1, "failed", reason="no"), line("b", 0, "error", reason="timed out")]
+        lines += [line("b", 1), line("c", 0), line("c", 1, "missing", reason="server_lost")]
+        found = summarize(asked, lines, artifact=PLACE)
+        said = [row.split("  ")[-1] for row in plain(scenario_lines(found.scenarios, None))]
+        assert said == ["trial 2: no", "trial 1: error: timed out", "trial 2: missing: server_lost"]
+        assert found.stored(3)["scenarios"][2]["missing_attempts"] == {"1": "server_lost"}
 
     def test_each_grader_has_its_means_and_what_they_stand_on(self) -> None:
         """S30"""
@@ -191,9 +231,9 @@ class TestExit3:
         lines += [line("b", n) for n in range(5)]
         assert incomplete_message(summarize(asked, lines, artifact=PLACE)).split("\n") == [
             "incomplete: 7 of 12 attempts missing",
-            "  tone/a  trials 0–2, 5  workers were lost 5 times",
-            "  tone/a  trials 3–4  not played yet",
-            "  tone/b  trial 5  not played yet",
+            "  tone/a  trials 1–3, 6  workers were lost 5 times",
+            "  tone/a  trials 4–5  not played yet",
+            "  tone/b  trial 6  not played yet",
             f"  evalfleet resume {SUBMISSION}   plays what is missing",
             f"  evalfleet cancel {SUBMISSION}   ends it and keeps what is recorded",
         ]

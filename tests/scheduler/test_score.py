@@ -210,7 +210,7 @@ class TestLeftAlone:
         [row] = score(result).scenarios
         assert (row.verdict, row.first_failure) == ("fail", "as it was")
         assert row.stale is not None
-        assert "trial 0 cannot be read" in row.stale
+        assert "trial 1 cannot be read" in row.stale
 
     def test_half_an_emoji_is_scored_again_as_it_was_written(self, folder: Path) -> None:
         """B11"""

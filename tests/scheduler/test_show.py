@@ -104,7 +104,7 @@ class TestTranscript:
     def test_everything_is_there_in_the_order_it_happened(self) -> None:
         text = "\n".join(page(rich_line(), None))
         parts = [
-            "tone/counts  trial 1 of 3  FAILED  8.3s",
+            "tone/counts  trial 2 of 3  FAILED  8.3s",
             "reason   final_answer_contains: no 3",
             "score    0.9",
             "turn 1  succeeded  run_0",
@@ -121,8 +121,8 @@ class TestTranscript:
             "hook     tools.after: failed (harness, 12ms, fallback: it did not answer, an earlier answer was used)",
             "failure  agent_exit: exit 3",
             "expectations",
-            "pass     tool_called: shell__run was called",
-            "FAIL     final_answer_contains: no 3",
+            "passed   tool_called: shell__run was called",
+            "FAILED   final_answer_contains: no 3",
             "open     grader: quality.answers raised",
             "graders",
             "grader   quality.answers: error",
@@ -131,8 +131,8 @@ class TestTranscript:
             "grader   style.polite: passed, score 0.9",
             "why      kind",
             "tries",
-            "try 0    chat_old: server_lost\n           " + RUN,
-            "try 1    chat_new\n           run_0\n           run_1",
+            "try 1    chat_old: server_lost\n           " + RUN,
+            "try 2    chat_new\n           run_0\n           run_1",
             "conversation",
             "spent    1,200 input tokens, 30 output tokens, 0.01 USD (an estimate)",
         ]
@@ -155,9 +155,9 @@ class TestTranscript:
     def test_an_attempt_that_never_was_shows_its_tries_and_why(self) -> None:
         missing = line("a", 2, "missing", reason="server_lost, 3 tries")
         text = "\n".join(page(missing, 80))
-        assert "trial 2 of 3  MISSING" in text
+        assert "trial 3 of 3  MISSING" in text
         assert "reason   server_lost, 3 tries" in text
-        assert "try 0    chat_tone_2" in text
+        assert "try 1    chat_tone_2" in text
 
     def test_a_conversation_that_went_well_is_two_lines(self) -> None:
         used = {"input_tokens": 9, "output_tokens": 3, "amount": "0.1", "currency": "EUR", "final": True}
@@ -187,8 +187,8 @@ class TestTranscript:
             {"index": 1, "kind": "final_answer_contains", "passed": False, "sentence": "no x"},
         ]
         text = [row.plain for row in transcript(line("a", findings=findings), 1, None, asked)]
-        assert "  pass     no_error: fine" in text
-        assert "  FAIL     final_answer_contains: no x (evals/cases/tone.yaml:8:9)" in text
+        assert "  passed   no_error: fine" in text
+        assert "  FAILED   final_answer_contains: no x (evals/cases/tone.yaml:8:9)" in text
 
     def test_signs_that_are_joined_stay_joined_and_what_hides_is_shown(self) -> None:
         """A family of emoji and Persian are written with joiners; between Latin letters one only hides."""
@@ -205,7 +205,7 @@ class TestTranscript:
     def test_a_record_that_cannot_be_read_does_not_hide_the_rest(self) -> None:
         text = "\n".join(page(rich_line() | {"trial_record": {"turns": 3}, "graders": [{"kind": "answered"}]}, None))
         assert "damaged  what happened cannot be read" in text
-        assert "FAIL     final_answer_contains: no 3" in text
+        assert "FAILED   final_answer_contains: no 3" in text
         assert text.count("damaged") == 2
 
     def test_a_scenario_that_was_not_played_says_so(self) -> None:
@@ -221,21 +221,25 @@ class TestTranscript:
 class TestShow:
     def test_verdicts_first_then_the_first_trial_that_failed(self, results: Path) -> None:
         text = shown(results)
-        assert text.index("INCOMPLETE") < text.index("tone/counts  trial 1 of 3  FAILED")
+        assert text.index("INCOMPLETE") < text.index("tone/counts  trial 2 of 3  FAILED")
         assert text.count("turn 1") == 1
 
     def test_the_other_trials_are_listed_by_how_they_ended(self, results: Path) -> None:
-        assert shown(results).rstrip().endswith("\n\nothers: trial 0 passed (--trial N)")
-        assert shown(results, scenario="tone/fine").rstrip().endswith("\n\nothers: trials 1–2 passed (--trial N)")
+        assert shown(results).rstrip().endswith("\n\nothers: trial 1 passed (--trial N shows one)")
+        assert (
+            shown(results, scenario="tone/fine")
+            .rstrip()
+            .endswith("\n\nothers: trials 2–3 passed (--trial N shows one)")
+        )
         assert "others:" not in shown(results, scenario="tone/short"), "there is no other"
 
     def test_a_scenario_and_a_trial_can_be_named(self, results: Path) -> None:
-        assert "tone/fine  trial 2 of 3  PASSED" in shown(results, scenario="tone/fine", trial=2)
-        assert "tone/fine  trial 0 of 3  PASSED" in shown(results, scenario="tone/fine")
-        assert "tone/counts  trial 1 of 3  FAILED" in shown(results, scenario="tone/counts")
+        assert "tone/fine  trial 3 of 3  PASSED" in shown(results, scenario="tone/fine", trial=2)
+        assert "tone/fine  trial 1 of 3  PASSED" in shown(results, scenario="tone/fine")
+        assert "tone/counts  trial 2 of 3  FAILED" in shown(results, scenario="tone/counts")
 
     def test_context_can_be_read_too(self, results: Path) -> None:
-        assert "tone/short  trial 0  context: played, never scored" in shown(results, scenario="tone/short")
+        assert "tone/short  trial 1  context: played, never scored" in shown(results, scenario="tone/short")
 
     def test_all_passed_shows_the_verdicts_alone(self, tmp_path: Path) -> None:
         store = FolderResults(tmp_path)
@@ -256,7 +260,7 @@ class TestShow:
         [
             pytest.param({"scenario": "tone/count"}, "did you mean tone/counts", id="near name"),
             pytest.param({"scenario": "x/y"}, "it holds tone/short, tone/counts, tone/fine", id="what there is"),
-            pytest.param({"scenario": "tone/counts", "trial": 2}, "no trial 2 .*there are 0, 1", id="no such trial"),
+            pytest.param({"scenario": "tone/counts", "trial": 2}, "no trial 3 .*only trials 1–2", id="no such trial"),
             pytest.param({"trial": 1}, "name it too, as CASE/SCENARIO", id="a trial of what"),
         ],
     )

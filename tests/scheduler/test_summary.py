@@ -338,8 +338,8 @@ class TestJson:
     def test_the_object_of_json_has_exactly_these_keys(self) -> None:
         document = summary_of(["passed"]).document(0)
         assert set(document) == {
-            *("verdict", "exit_code", "submission", "artifact", "commit", "spend", "evaluations", "graders"),
-            *("scenarios", "agent_notes"),
+            *("verdict", "exit_code", "submission", "artifact", "commit", "spend", "pass_rate", "evaluations"),
+            *("graders", "scenarios", "agent_notes"),
         }
         assert document["agent_notes"] is None
         assert set(document["evaluations"][0]) == {
@@ -362,7 +362,7 @@ class TestJson:
         assert summary.stored(3)["scenarios"][0]["refused_attempts"] == {"1": why}
         said = incomplete_message(summary)
         assert "1 attempt with evidence here, refused by the server" in said
-        assert f"tone/a  trial 1  {why}" in said
+        assert f"tone/a  trial 2  {why}" in said
         assert "not recorded on the evaluation yet" not in said
         assert f"evalfleet cancel {SUBMISSION}" in said
         assert exit_code(summary) == 3

@@ -428,7 +428,9 @@ async def test_what_the_server_refuses_is_set_aside_and_the_rest_is_recorded(sta
         assert set(stage.ledger.done(stage.plan.id)) == {"0:0:0", "0:0:2"}
         [(code, reason)] = given_up(stage).values()
         assert code == "record_refused"
-        assert reason.startswith("the server refuses to record it: run_id is the evidence for attempt 0 of ecase_")
+        assert reason.startswith(
+            "the server refuses to record it: run_id is the evidence for attempt_index 0 of ecase_"
+        )
         assert len(stage.recorder.sent) == 2 - _command, "named, so the rest goes with the next request"
         done = {Attempt(0, 0, trial): "passed" for trial in range(3)}  # by the evidence, as a resume reads it
         stage.ledger.end(stage.plan.id, "incomplete")
@@ -444,8 +446,8 @@ async def test_score_record_sets_aside_what_the_server_refuses_too(
     sent = [wire_attempt(stage.plan, attempt, line), same_run, no_score]
     await scheduler.record._send(stage.client, stage.evaluation, sent, "the server")
     assert await stage.recorded() == [0]
-    assert "c/one, trial 1: the server refuses to record it: run_id is the evidence for attempt 0" in caplog.text
-    assert "c/one, trial 2: the server refuses to record it: judge_score write a plain decimal" in caplog.text
+    assert "c/one, trial 2: the server refuses to record it: run_id is the evidence for attempt_index 0" in caplog.text
+    assert "c/one, trial 3: the server refuses to record it: judge_score write a plain decimal" in caplog.text
 
 
 @pytest.mark.parametrize("bad", [{0}, {1}, {2}, {0, 2}, {0, 1, 2}], ids=str)

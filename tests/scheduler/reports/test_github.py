@@ -48,10 +48,10 @@ def test_each_scenario_that_did_not_pass_is_marked_where_it_failed(tmp_path: Pat
         ("tone/elsewhere", 53, 5),
         ("tone/breaks", 37, 9),
     ]
-    says = 'trial 0: final_answer_contains: the final answer does not contain "Paris"; it is "Lyon."'
+    says = 'trial 1: final_answer_contains: the final answer does not contain "Paris"; it is "Lyon."'
     assert found[1][3] == f"{says} (so in 3 of 3 trials)"
-    assert found[2][3] == "trial 1: timed out: 301 s spent, and the timeout is 300 s"
-    assert found[3][3] == "trial 1: server_lost, 3 tries"
+    assert found[2][3] == "trial 2: timed out: 301 s spent, and the timeout is 300 s"
+    assert found[3][3] == "trial 2: missing: server_lost, 3 tries"
 
 
 def test_flaky_is_no_error_where_it_is_allowed(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_s18_what_may_be_missing_is_a_warning_at_its_scenario(tmp_path: Path) ->
     found = {where["title"]: (kind, said) for kind, where, said in told(every_kind(tmp_path, missing_allowed=True))}
     assert found["tone/waits"] == (
         "warning",
-        "1 of 3 recorded; what is missing is allowed to be; trial 1: server_lost, 3 tries",
+        "1 of 3 recorded; what is missing is allowed to be; trial 2: missing: server_lost, 3 tries",
     )
     assert {kind for title, (kind, _) in found.items() if title != "tone/waits"} == {"error"}
 

@@ -87,19 +87,24 @@ class TestWhatAScenarioCountsAs:
 
     def test_its_trials_are_in_its_output(self, root: ElementTree.Element) -> None:
         assert output(case_of(root, "passes")).splitlines() == [
-            f"trial {n}: PASSED 1.200s run_tone_passes_{n}" for n in range(3)
+            f"trial {n + 1}: PASSED 1.200s run_tone_passes_{n}" for n in range(3)
         ]
         said = output(case_of(root, "wavers"))
-        assert "trial 1: FAILED 1.200s run_tone_wavers_1\n    tone/wavers  trial 1 of 3  FAILED" in said
-        assert '      FAIL     final_answer_contains: the final answer does not contain "Paris"' in said
+        assert "trial 2: FAILED 1.200s run_tone_wavers_1\n    tone/wavers  trial 2 of 3  FAILED" in said
+        assert '      FAILED   final_answer_contains: the final answer does not contain "Paris"' in said
 
     @pytest.mark.parametrize(
         ("name", "tag", "kind", "message"),
         [
-            ("wavers", "failure", "flaky", "2 of 3 trials passed; trial 1: the final answer does not contain"),
-            ("fails", "failure", "failed", "0 of 3 trials passed; trial 0: the final answer does not contain"),
-            ("breaks", "error", "error", "1 of 3 trials passed; 1 ended in an error; trial 1: timed out: 301 s spent"),
-            ("waits", "error", "incomplete", "1 of 3 trials passed; 2 of 3 missing; trial 1: server_lost, 3 tries"),
+            ("wavers", "failure", "flaky", "2 of 3 trials passed; trial 2: the final answer does not contain"),
+            ("fails", "failure", "failed", "0 of 3 trials passed; trial 1: the final answer does not contain"),
+            (
+                "breaks",
+                "error",
+                "error",
+                "1 of 3 trials passed; 1 ended in an error; trial 2: error: timed out: 301 s spent",
+            ),
+            ("waits", "error", "incomplete", "1 of 3 trials passed; 2 of 3 missing; trial 2: missing: server_lost, 3"),
             ("elsewhere", "error", "incomplete", "3 of 3 recorded elsewhere, no evidence here"),
         ],
     )
@@ -113,14 +118,14 @@ class TestWhatAScenarioCountsAs:
 
     def test_a_failure_names_each_assertion_with_its_place_and_the_trials(self, root: ElementTree.Element) -> None:
         said = case_of(root, "fails").findtext("failure") or ""
-        assert said.startswith("trials 0–2: evals/cases/tone.yaml:27:9: final_answer_contains: the final answer does")
+        assert said.startswith("trials 1–3: evals/cases/tone.yaml:27:9: final_answer_contains: the final answer does")
         assert len(said.splitlines()) == 1
 
     def test_s18_a_missing_attempt_is_red_and_says_why(self, root: ElementTree.Element) -> None:
         """`skipped` is green everywhere, and the exit code is 3."""
         said = case_of(root, "waits").findtext("error") or ""
-        assert said.splitlines() == ["trial 1: missing: server_lost, 3 tries", "trial 2: missing: not played yet"]
-        assert "trial 2: MISSING: not played yet" in output(case_of(root, "waits"))
+        assert said.splitlines() == ["trial 2: missing: server_lost, 3 tries", "trial 3: missing: not played yet"]
+        assert "trial 3: MISSING: not played yet" in output(case_of(root, "waits"))
 
     def test_s18_missing_attempts_that_are_allowed_are_skipped_and_counted_apart(self, tmp_path: Path) -> None:
         root = read(every_kind(tmp_path / "allowed", missing_allowed=True))
@@ -130,7 +135,7 @@ class TestWhatAScenarioCountsAs:
         assert skipped is not None
         assert skipped.attrib["message"] == (
             "1 of 3 recorded; what is missing is allowed to be; 1 of 3 trials passed; 2 of 3 missing; "
-            "trial 1: server_lost, 3 tries"
+            "trial 2: missing: server_lost, 3 tries"
         )
         [suite] = root.iter("testsuite")
         assert [suite.attrib[name] for name in ("tests", "skipped", "errors")] == ["6", "1", "2"]
@@ -156,7 +161,7 @@ class TestWhatAScenarioCountsAs:
 
     def test_the_suite_says_what_was_evaluated_and_that_it_ended_early(self, root: ElementTree.Element) -> None:
         found = {p.attrib["name"]: p.attrib["value"] for p in root.iterfind("testsuite/properties/property")}
-        assert set(found) == {"submission", "commit", "artifact", "ended"}
+        assert set(found) == {"submission", "commit", "artifact", "pass_rate", "ended"}
         assert found["ended"] == "interrupted"
 
 
@@ -177,7 +182,7 @@ def test_b12_whatever_an_agent_printed_a_strict_parser_reads_the_report(tmp_path
         ended=text,
     )
     found = case_of(read(report), "a")
-    assert (found.findtext("failure") or "").startswith("trial 0: evals/cases/tone.yaml:7:9: ")
+    assert (found.findtext("failure") or "").startswith("trial 1: evals/cases/tone.yaml:7:9: ")
 
 
 def test_b12_every_character_comes_back_or_is_shown_as_its_escape() -> None:
@@ -220,8 +225,8 @@ def test_ten_megabytes_of_answer_are_cut_and_the_report_says_so(tmp_path: Path) 
     assert len(text) < 4 * MOST_OF_A_SCENARIO
     said = output(case_of(read(report), "a"))
     assert "(… 9,996,000 more characters)" in said
-    assert "trial 19: FAILED" in said
-    assert "(… cut here: `evalfleet show tone/a --trial 19` has all)" in said
+    assert "trial 20: FAILED" in said
+    assert "(… cut here: `evalfleet show tone/a --trial 20` has all)" in said
 
 
 def test_a_large_suite_is_bounded_and_keeps_every_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
