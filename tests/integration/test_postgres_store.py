@@ -108,7 +108,7 @@ async def test_two_writes_that_lock_each_other_out_are_both_done(store: Store) -
         return asyncio.ensure_future(store.write(fn))
 
     await asyncio.gather(rename("a", "b"), rename("b", "a"))
-    assert len(begun) == 3  # Postgres undid one of the two, and it was done again
+    assert len(begun) >= 3  # Postgres undid one of the two, and it was done again; that may meet the other once more
     times = await store.read(lambda connection: list(connection.execute(select(harnesses.c.created_at)).scalars()))
     assert [sorted(time[-2:]) for time in times] == [["a", "b"]] * 2
 
