@@ -123,7 +123,7 @@ async def test_cancel_and_the_end_of_the_agent_race_to_one_terminal_state(api: A
         assert sum(state in ("succeeded", "cancelled", "failed") for state in states) == 1
         assert ("cancelling" in states) == (states[-1] == "cancelled")
     async with asyncio.timeout(TIMEOUT):  # a run's end is told as it is committed, a moment before its task is over
-        while api.stack.services.runner.active:
+        while api.stack.services.runner.active:  # noqa: ASYNC110 - the end of its task sends no event
             await asyncio.sleep(0.01)
     assert api.stack.services.runner.waiting == 0
     assert len(api.stack.services.streams) == 0
